@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.engine.test_kernels_compile import (
     load_bundled_env,
     unexpected_accesses,
 )
+from tests.support.patrol_env import ENV as PATROL
 
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.kernels import make_kernels
@@ -116,6 +118,21 @@ def test_images_are_stored_by_a_kernel_of_their_own_if_a_launch_asks_for_it():
     assert [len(kernel.lines(r"\bst\.global")) > 0 for kernel in kernels] == [True, True]
     # A thread stores two pixels of each of the two channels at once, because four do not divide the 42 pixels of a channel.
     assert [line.split()[0] for line in kernels[1].lines(r"\bst\.global")] == ["st.global.cs.u16"] * 2
+
+
+def test_tables_that_exceed_constant_memory_are_in_global_memory():
+    """Two tables of 60 KiB do not fit into the 64 KiB of constant memory; a small one stays there."""
+    sizes = {"slopes": 7, "gains": 15_360, "delays": 15_360}
+    tables = {name: np.arange(size, dtype=np.float32) for name, size in sizes.items()}
+
+    def reward(i, s, t, p):
+        return s.x[i] + p.slopes[t.step % 7] + p.gains[t.step] * p.delays[s.num_followers]
+
+    env = dataclasses.replace(PATROL, tables=lambda p: tables, reward=reward)
+    kernels = compile_kernels(env, KernelOptions(SAME_STEP, 50), "step", make_launch_config(env, 50))
+    ptx = "\n".join(kernel.ptx for kernel in kernels)
+    assert len(re.findall(r"^\s*\.(?:visible |internal )?global .*large_table", ptx, re.MULTILINE)) >= 2
+    assert "_cudapy_cmem" in ptx
 
 
 def test_reset_and_step_share_device_functions():

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numba import config
+from llvmlite import ir
+from numba import config, types
 from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cuda.binary import Binary
@@ -32,6 +33,9 @@ from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Num
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
+# The largest table in constant memory, of which a kernel has 64 KiB. It is fast where all threads of a warp read the same
+# element, which is rare in a large table.
+MAX_CONSTANT_BYTES = 8 << 10
 
 
 def _shared_array(self: Any, shape: Any, dtype: DType) -> NDArray[Any]:
@@ -58,6 +62,33 @@ def _widen_literals(dispatcher_class: type) -> None:
     dispatcher_class.get_call_template = get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
 
+def _store_large_tables_globally(context_class: type) -> None:
+    """Compiles constant arrays of more than `MAX_CONSTANT_BYTES` as global memory that is loaded with the kernel.
+
+    Args:
+        context_class: numba-cuda's class that translates constants to LLVM.
+    """
+    from numba.cuda import cgutils
+
+    make_constant = context_class.make_constant_array  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+    def make_constant_array(self: Any, builder: ir.IRBuilder, array_type: NumbaType, array: NDArray[Any]) -> ir.Value:
+        if array.nbytes <= MAX_CONSTANT_BYTES:
+            return make_constant(self, builder, array_type, array)
+        content = cgutils.create_constant_array(ir.IntType(8), bytearray(array.tobytes(order="A")))
+        table = cgutils.add_global_variable(builder.module, content.type, "large_table", addrspace=GLOBAL_MEMORY)
+        table.linkage, table.global_constant, table.initializer, table.align = "internal", True, content, array.itemsize
+        result = self.make_array(array_type)(self, builder)
+        address = builder.addrspacecast(table, ir.PointerType(ir.IntType(8)), "generic")
+        shape, strides = ([self.get_constant(types.intp, n) for n in numbers] for numbers in (array.shape, array.strides))
+        data = builder.bitcast(address, result.data.type)
+        itemsize = self.get_constant(types.intp, array.itemsize)
+        self.populate_array(result, data=data, shape=shape, strides=strides, itemsize=itemsize, parent=None, meminfo=None)
+        return result._getvalue()
+
+    context_class.make_constant_array = make_constant_array  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+
 def _import_cuda() -> NumbaModule:
     """`numba.cuda`. NumPy 2.5 dropped `row_stack`, an alias of `vstack`, which numba-cuda 0.30 looks up when it is imported."""
     is_missing = not hasattr(np, "row_stack")
@@ -75,8 +106,10 @@ def _import_cuda() -> NumbaModule:
             else:
                 import numba.cuda.np.arrayobj  # noqa: F401  # this module looks `row_stack` up
                 from numba.cuda.dispatcher import CUDADispatcher
+                from numba.cuda.target import CUDATargetContext
 
                 _widen_literals(CUDADispatcher)
+                _store_large_tables_globally(CUDATargetContext)
                 register_counted_range(_numba_cuda_api())
     finally:
         if is_missing:
