@@ -56,6 +56,10 @@ RISK_AVERSION = 1.45  # alpha
 UTILITY_OFFSET = 1.0  # added to consumption per person
 TIME_PREFERENCE = 0.015  # rho [1/yr]
 
+# Bounds of the indices of the competition that used RICE-N, see docs/rules/rice_n.md
+SMALLEST_RISE, LARGEST_RISE = 1.2506777, 7.0067389  # of the air temperature in an episode [degC]
+SMALLEST_OUTPUT, LARGEST_OUTPUT = 606.57278, 9673.5328  # of all regions, summed over activity steps [1e12 USD/yr]
+
 RECORDED_COLUMNS = {
     "initial_labor": "L_0",
     "final_labor": "L_a",

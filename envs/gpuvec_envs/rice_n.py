@@ -41,10 +41,14 @@ from gpuvec_envs.rice_data import (
     DOMESTIC_WEIGHT,
     FORCING_PER_DOUBLING,
     FOREIGN_WEIGHT,
+    LARGEST_OUTPUT,
+    LARGEST_RISE,
     LONG_RUN_GROWTH,
     NUM_ACTIVITY_STEPS,
     NUM_REGIONS,
     RISK_AVERSION,
+    SMALLEST_OUTPUT,
+    SMALLEST_RISE,
     TEMPERATURE_PER_FORCING,
     TEMPERATURE_START,
     TEMPERATURE_TRANSITION,
@@ -60,6 +64,9 @@ IMPORTS = TARIFFS + NUM_REGIONS
 PROPOSALS = IMPORTS + NUM_REGIONS
 DECISIONS = PROPOSALS + 2 * NUM_REGIONS
 RISK_POWER = 1.0 - RISK_AVERSION
+# Of the climate and the economic index
+RISE_RANGE, OUTPUT_RANGE = LARGEST_RISE - SMALLEST_RISE, LARGEST_OUTPUT - SMALLEST_OUTPUT
+SMALLEST_STEP_OUTPUT = SMALLEST_OUTPUT / NUM_ACTIVITY_STEPS
 
 
 def agents(p: Params) -> int:
@@ -237,11 +244,17 @@ def terminated(i: int, s: State, p: ParamsWithTables) -> bool:
 
 class Metrics(NamedTuple):
     temperature_rise: Annotated[float, "last"]  # of the air since 2015 [degC]
+    climate_index: Annotated[float, "last"]  # 1 at the rise with full mitigation, 0 at that without any
     output: Annotated[float, "sum"]  # of all regions, over activity steps [1e12 USD/yr]
+    economic_index: Annotated[float, "sum"]  # 0 at the output without savings, 1 at that with full savings
 
 
 def metrics(s: State, p: ParamsWithTables) -> Metrics:
-    return Metrics(s.air_temperature - TEMPERATURE_START[0], s.world_output if s.stage == ACTIVITY else 0.0)
+    rise = s.air_temperature - TEMPERATURE_START[0]
+    climate_index = (LARGEST_RISE - rise) / RISE_RANGE
+    if s.stage != ACTIVITY:
+        return Metrics(rise, climate_index, 0.0, 0.0)
+    return Metrics(rise, climate_index, s.world_output, (s.world_output - SMALLEST_STEP_OUTPUT) / OUTPUT_RANGE)
 
 
 def allowed(i: int, action: tuple[int, int], s: State, p: ParamsWithTables) -> bool:

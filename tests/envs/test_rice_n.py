@@ -231,6 +231,10 @@ def test_metrics_are_those_of_the_model(negotiation: bool) -> None:
     metrics = {name: host(values) for name, values in infos["metrics"].items()}
     np.testing.assert_allclose(metrics["temperature_rise"], model.state.temperature[0] - start, rtol=1e-5)
     np.testing.assert_allclose(metrics["output"], output, rtol=1e-5)
+    # The bounds are the published figures of docs/rules/rice_n.md.
+    climate_index = (7.0067389 - metrics["temperature_rise"]) / (7.0067389 - 1.2506777)
+    np.testing.assert_allclose(metrics["climate_index"], climate_index, rtol=1e-5)
+    np.testing.assert_allclose(metrics["economic_index"], (output - 606.57278) / (9673.5328 - 606.57278), rtol=1e-5)
     env.close()
 
 
