@@ -320,7 +320,8 @@ class MultiAgentEnv(OptionalFields):
     """
     sets: Callable[[Any], Mapping[str, int | tuple[int, ...]]] | None = None
     """`sets(p) -> {name: size}` declares index sets besides "world", "agents" and "pairs": a number of elements, or a tuple
-    with a number for each axis, such as `{"cells": (p.height, p.width)}`. None if there are no others.
+    with a number for each axis, such as `{"cells": (p.height, p.width)}`. No name may be that of a field of the state. None if
+    there are no others.
     """
     tables: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
     """`tables(p) -> {name: array}` returns constant arrays that are computed from the parameters; functions read them as

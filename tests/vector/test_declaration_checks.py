@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from tests.support import meadow_env as meadow
+from tests.support.board_env import ENV as BOARD
 from tests.support.counter_env import COUNTER, make
+from tests.support.meadow_env import MEADOW
 from tests.support.street_env import STREET
 
 import gpuvec
-from gpuvec import Floats, Ints, Observation
+from gpuvec import Features, Floats, Ints, Key, Observation, Time, assign, each
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError, OutOfMemoryError
+from gpuvec.testing.races.race_check import check_races
+from gpuvec.testing.reference.python_reference import PythonReference
 
 
 class IntParams(NamedTuple):
@@ -151,14 +157,14 @@ RETURN_CASES = {
         r"sets\(p\) has 'pairs', a set that every environment has",
     ),
     "set without elements": (
-        make_env(sets=lambda p: {"cells": (p.rows, 0)}),
+        make_env(sets=lambda p: {"tiles": (p.rows, 0)}),
         AuthoringError,
-        r"sets\(p\) gives 'cells' the size \(2, 0\); it must be an integer of at least 1",
+        r"sets\(p\) gives 'tiles' the size \(2, 0\); it must be an integer of at least 1",
     ),
     "set beyond an int32": (
-        make_env(sets=lambda p: {"cells": (1 << 16, 1 << 16)}),
+        make_env(sets=lambda p: {"tiles": (1 << 16, 1 << 16)}),
         OutOfMemoryError,
-        "the set 'cells' has 4,294,967,296 elements",
+        "the set 'tiles' has 4,294,967,296 elements",
     ),
     "observation by role": (
         make_env(**ROLES),
@@ -185,6 +191,123 @@ def test_invalid_results_of_functions_raise(case):
         make_schema(env)
     with pytest.raises(kind, match=message):
         gpuvec.VectorEnv(env, 2, device="cpu", output="numpy")
+
+
+class Medians(NamedTuple):
+    grass: Annotated[float, "median"]
+
+
+def medians(s: Any, p: Any) -> Medians:
+    return Medians(0.0)
+
+
+def unannotated(s: Any, p: Any):
+    return Medians(0.0)
+
+
+def two(x: Any, y: Any) -> Any:
+    return 0
+
+
+def one_number(s: Any, key: Any, p: Any) -> Any:
+    return 1.0
+
+
+def six(i: Any, j: Any, s: Any, t: Any, p: Any, q: Any) -> Any:
+    return (0.0,)
+
+
+def image_space(dtype: Any) -> Any:
+    return lambda p: (Box(0, 5, (3, 3, 5), dtype), Discrete(3))
+
+
+def with_phase(phase: Any) -> Any:
+    return dataclasses.replace(MEADOW, phases=(*MEADOW.phases, phase))
+
+
+def with_blocks(*blocks: Any) -> Any:
+    return dataclasses.replace(MEADOW, observation=lambda p: Observation(meadow.features, blocks=blocks))
+
+
+def with_set(name: Any) -> Any:
+    return dataclasses.replace(MEADOW, sets=lambda p: {"cells": (p.height, p.width), name: 4})
+
+
+changed = dataclasses.replace
+IMAGES = {"params": MEADOW.params._replace(image_bytes=1)}
+SETS_OF_MEADOW = "'agents', 'pairs', 'cells': name one of them, or declare it in"
+# {case: (environment, the start of the line that the message shows, the message after it)}
+LINE_CASES = {
+    "each: set": (with_phase(each("rooms", meadow.graze)), "def graze", rf"each\('rooms', ...\) runs .* {SETS_OF_MEADOW}"),
+    "each: parameters": (
+        with_phase(each("cells", two)), "def two", r".* each\('cells', ...\) has 2 .* two\(index, s, key, p\)",
+    ),
+    "each world: parameters": (with_phase(each("world", two)), "def two", r".* it must be two\(s, key, p\)"),
+    "each pairs: parameters": (with_phase(each("pairs", two)), "def two", r".* must be two\(pair, s, action, key, p\)"),
+    "assign: field": (with_phase(assign("fog", one_number)), "def one_number", "'fog', which is no float, int .*: declare"),
+    "assign: array": (with_phase(assign("grass", one_number)), "def one_number", r"'grass', .* write arrays in a phase each"),
+    "assign: parameters": (with_phase(assign("days", two)), "def two", r".* must be two\(s, key, p\)"),
+    "reduction: set": (with_phase(gpuvec.sum_of("days", meadow.grass_of, "rooms")), "def grass_of", "over 'rooms', which"),
+    "reduction: parameters": (with_phase(gpuvec.sum_of("days", two, "cells")), "def two", r".* must be two\(index, s, p\)"),
+    "reduction: at": (
+        with_phase(gpuvec.count_of("y", meadow.is_bare, "cells", at=two)), "def two", r".* with at .* two\(index, s, p\)",
+    ),
+    "features: set": (with_blocks(Features("rooms", six)), "def six", rf"Features\('rooms', ...\) names .* {SETS_OF_MEADOW}"),
+    "features: parameters": (with_blocks(Features("pairs", six)), "def six", r".* has 6 .* six\(i, index, s, t, p\)"),
+    "pixel: parameters": (
+        changed(MEADOW, observation=lambda p: Observation(pixel=two), **IMAGES), "def two", r".* two\(i, cell, s, t, p\)",
+    ),
+    "pixels of one agent": (changed(BOARD, observe=two), "def two", r".* space of images .* two\(cell, s, p\)"),
+    "image of int8": (
+        changed(MEADOW, spaces=image_space(np.int8), **IMAGES), "return lambda p", ".* and dtype uint8 or float32",
+    ),
+    "image of float64": (changed(BOARD, spaces=image_space(np.float64)), "return lambda p", ".* dtype uint8 or float32"),
+    "image of features": (
+        changed(MEADOW, observation=lambda p: Observation(meadow.features), **IMAGES), "def spaces", "the .* is an image",
+    ),
+    "allowed: parameters": (changed(MEADOW, allowed=two), "def two", r".* be two\(i, action, s, p\)"),
+    "allowed of one agent": (changed(BOARD, allowed=two), "def two", r".* be two\(action, s, p\)"),
+    "mask of a Box": (
+        changed(MEADOW, spaces=lambda p: (Box(-9, 9, (8,)), Box(-1, 1, (1,)))), "changed(", ".*: remove it",
+    ),
+    "to_move: parameters": (changed(MEADOW, to_move=lambda s: 0), "\"to_move", r".* be <lambda>\(s, p\)"),
+    "metrics: kind": (changed(MEADOW, metrics=medians), "def medians", ".* a kind of last, mean, sum, min, max"),
+    "metrics: result": (changed(MEADOW, metrics=unannotated), "def unannotated", ".* it must be a NamedTuple class"),
+    "sets: field": (with_set("eaten"), "return dataclasses", "sets.* 'eaten', the name of a field .*: choose another name"),
+    "sets: array of the world": (with_set("rain"), "return dataclasses", "sets.* has 'rain', the name of a field of the state"),
+    "sets: name": (with_set("my cells"), "return dataclasses", ".* must be an identifier of Python, such as 'cells'"),
+    "sets: tuple": (changed(MEADOW, sets=lambda p: ("cells",)), "\"sets: tuple", ".* it must return a dict"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LINE_CASES)
+def test_invalid_parts_of_index_sets_are_refused_with_their_line(case):
+    """Nothing is compiled before, and the message begins with the file and the line of the function that is wrong."""
+    env, line, message = LINE_CASES[case]
+    with pytest.raises(AuthoringError) as error:
+        gpuvec.VectorEnv(env, 2, device="cpu", output="numpy")
+    assert re.fullmatch(rf".*\.py, line \d+, `{re.escape(line)}.*`: .*{message}.*\.", str(error.value), re.DOTALL), str(
+        error.value
+    )
+    assert not str(error.value).endswith("..")
+
+
+def test_a_turn_of_no_agent_is_reported():
+    reference = PythonReference(dataclasses.replace(MEADOW, to_move=lambda s, p: s.days + 3))
+    with pytest.raises(
+        AuthoringError, match=r"line \d+.*to_move returns 3, which is no agent: return an index from 0 to 2, or -1"
+    ):
+        reference.step(reference.make_state(), [0, 0, 0], Key(0, 0, 0, 0, 1), Time(1, 9))
+
+
+def eat_all(cell: Any, s: Any, key: Any, p: Any) -> None:
+    s.eaten[0] = 1.0
+
+
+def test_a_phase_that_writes_the_field_of_another_set_is_reported():
+    message = r"line \d+, `s.eaten\[0\] = 1.0`: .* belongs to 'agents', so only a phase each\('agents', ...\) may write it"
+    with pytest.raises(AuthoringError, match=message):
+        check_races(with_phase(each("cells", eat_all)), 1, 0)
 
 
 def test_valid_declaration():

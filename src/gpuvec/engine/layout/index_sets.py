@@ -43,7 +43,13 @@ def make_index_sets(env: MultiAgentEnv, num_agents: int, roles: Mapping[str, int
             raise AuthoringError(f"roles(p) has {role!r}, the name of a set that every environment has: choose another name.")
         sets[role] = (count,)
     declared = env.sets(env.params) if env.sets is not None else {}
+    if not isinstance(declared, Mapping):
+        raise AuthoringError(f"sets(p) returned {declared!r}; it must return a dict, {{name: size or (rows, columns)}}.")
     for name, size in declared.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise AuthoringError(f"sets(p) has {name!r}; the name of a set must be an identifier of Python, such as 'cells'.")
+        if name in env.state._fields:
+            raise AuthoringError(f"sets(p) has {name!r}, the name of a field of the state: choose another name.")
         if name in sets:
             owner = "of a role" if name in roles else "that every environment has"
             raise AuthoringError(f"sets(p) has {name!r}, a set {owner}: choose another name.")

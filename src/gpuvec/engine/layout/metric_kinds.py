@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from gpuvec.engine.compiler.functions import author_function
+from gpuvec.engine.layout.function_checks import with_line_of
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment
 
@@ -28,8 +29,14 @@ def metric_kinds(env: Environment) -> dict[str, str]:
     """
     if env.metrics is None:
         return {}
+    with with_line_of(env.metrics):
+        return _kinds(author_function(env.metrics))
+
+
+def _kinds(metrics: Any) -> dict[str, str]:
+    """The kinds that the annotation of a function declares."""
     try:
-        result = get_type_hints(author_function(env.metrics), include_extras=True).get("return")
+        result = get_type_hints(metrics, include_extras=True).get("return")
     except NameError as error:
         raise AuthoringError(f"the annotation of metrics names {error.name!r}, which its module does not have.") from error
     if not (isinstance(result, type) and issubclass(result, tuple) and hasattr(result, "_fields")):

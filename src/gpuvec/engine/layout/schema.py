@@ -10,6 +10,13 @@ import numpy as np
 
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
+from gpuvec.engine.layout.function_checks import (
+    acting_sets_of,
+    check_multi_agent_functions,
+    check_observation_functions,
+    check_single_agent_functions,
+    with_line_of,
+)
 from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_index_sets
 from gpuvec.engine.layout.masked_components import masked_components
 from gpuvec.engine.layout.metric_kinds import metric_kinds
@@ -204,12 +211,21 @@ def make_schema(env: Environment) -> EnvSchema:
     Raises:
         AuthoringError: a field, a space or a number of agents that kernels do not support.
     """
+    metrics = metric_kinds(env)
     if isinstance(env, MultiAgentEnv):
-        return _multi_agent_schema(env)._replace(metrics=metric_kinds(env), has_turns=env.to_move is not None)
-    if needs_block(env, _spaces(env)[0]):
-        schema = _multi_agent_schema(as_multi_agent(env))
-        return schema._replace(is_single_agent=True, metrics=metric_kinds(env))
-    return _single_agent_schema(env)
+        schema = _multi_agent_schema(env)
+        acting_sets = acting_sets_of(schema.role_schemas)
+        check_multi_agent_functions(env, schema.sets, schema.scalar_fields, acting_sets)
+        for part in schema.parts:
+            check_observation_functions(part.observation, schema.sets)
+        return schema._replace(metrics=metrics, has_turns=env.to_move is not None)
+    with with_line_of(env.spaces):
+        observation_space, _ = _spaces(env)
+        obs = make_observation_layout(observation_space)
+        check_single_agent_functions(env, obs.is_image)
+        if needs_block(env, observation_space):
+            return _multi_agent_schema(as_multi_agent(env))._replace(is_single_agent=True, metrics=metrics)
+        return _single_agent_schema(env)
 
 
 def default_action_dtype(schema: EnvSchema) -> DType:
@@ -242,12 +258,14 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     if roles and sum(roles.values()) != count:
         raise AuthoringError(f"roles(p) is {roles}, which sums up to {sum(roles.values())}; agents(p) is {count}.")
     by_role = isinstance(spaces, Mapping)
-    components = masked_components(env, spaces if by_role else spaces[1])
+    with with_line_of(env.spaces):
+        components = masked_components(env, spaces if by_role else spaces[1])
     if by_role:
         check_roles(env, roles, spaces)
     else:
         refuse_functions_by_role(env)
-    sets = make_index_sets(env, count, roles if by_role else {})
+    with with_line_of(env.sets):
+        sets = make_index_sets(env, count, roles if by_role else {})
     fields = {name: make_array_field(env, sets, name, hint) for name, hint in hints.items() if hint not in SCALARS}
     array_fields, field_sets = {k: f.buffer for k, f in fields.items()}, {k: f.index_set for k, f in fields.items()}
     scalar_fields = {name: SCALARS[hint] for name, hint in hints.items() if hint in SCALARS}
@@ -260,7 +278,8 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     if by_role:
         schema = schema._replace(role_schemas=_make_role_schemas(env, schema, spaces))
     else:
-        schema = _with_spaces(schema, spaces, env.observation(env.params), has_mask=components != ())
+        with with_line_of(env.spaces):
+            schema = _with_spaces(schema, spaces, env.observation(env.params), has_mask=components != ())
         schema = schema._replace(masked_components=components)
     if schema.search is not None:
         check_search(schema.search, search_fields, array_fields, count)

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.critic_layout import make_critic_schema
 from gpuvec.engine.layout.index_sets import set_number
@@ -191,6 +192,11 @@ class PythonReference:
     def _has_turn(self, s: EnvState) -> NDArray[np.bool_]:
         """Whether it is the turn of each agent, (A,)."""
         mover = -1 if self.env.to_move is None else int(call_checked(self.env.to_move, self.view(s), self.p))
+        if not -1 <= mover < len(self.agents):
+            problem = (
+                f"to_move returns {mover}, which is no agent: return an index from 0 to {len(self.agents) - 1}, or -1 for all"
+            )
+            raise authoring_error(self.env.to_move, problem)
         return np.array([mover in (-1, i) for i in self.agents], np.bool_)
 
     def step_result(self, s: EnvState, mask: NDArray[np.bool_], t: Time) -> StepResult:

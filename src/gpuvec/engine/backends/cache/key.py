@@ -76,7 +76,7 @@ def frozen_environment(env: E) -> E:
         value = getattr(env, name)
         if name in FUNCTIONS_OF_PARAMS and value is not None:
             freezer.update(name)
-            changes[name] = _constant(env.params, freezer.copy_value(value(env.params)))
+            changes[name] = _constant(env.params, freezer.copy_value(value(env.params)), value)
         elif name == "metrics" and value is not None:
             freezer.update(name, *metric_kinds(env).items())
             changes[name] = _with_annotations(freezer.copy_value(value), value)
@@ -105,13 +105,14 @@ def _hashable(origin: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(x if isinstance(x, Hashable) else id(x) for x in origin)
 
 
-def _constant(params: EnvParams, result: R) -> Callable[[EnvParams], R]:
-    """A function of the parameters that returns `result`, which was computed for `params`."""
+def _constant(params: EnvParams, result: R, original: Any) -> Callable[[EnvParams], R]:
+    """A function of the parameters that returns `result`, which the author's function computed for `params`."""
 
     def constant(p: EnvParams) -> R:
         assert p is params or p == params, "a frozen environment has one set of parameters"
         return result
 
+    constant.__wrapped__ = original  # type: ignore[attr-defined]  # for the line in messages
     return constant
 
 
