@@ -22,7 +22,10 @@ from gpuvec.registration import registered_envs
 
 # Of the classic environments one, whose kernels have all the parts that those of the others have.
 CLASSIC = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
-ENVS = tuple(name for name in registered_envs("gpuvec") if name not in CLASSIC)
+ENVS = {  # {device: names}
+    "cuda": tuple(name for name in registered_envs("gpuvec") if name not in CLASSIC),
+    "cpu": ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0"),
+}
 STAGES = ("imports", "make_vec", "reset", "step")
 PROGRAM = """
 import json, sys, time
@@ -137,15 +140,15 @@ def measure_train(figures: Figures, device: str, repeats: int) -> None:
 def main() -> None:
     """Measures on each device."""
     parser = make_parser(__doc__)
-    parser.add_argument("--devices", nargs="*", default=["cuda", "cpu"])
-    parser.add_argument("--envs", nargs="*", default=list(ENVS), metavar="NAME")
+    parser.add_argument("--devices", nargs="*", choices=list(ENVS), default=list(ENVS))
+    parser.add_argument("--envs", nargs="*", metavar="NAME", help="by default all but the other classic ones; on a CPU three")
     parser.add_argument("--num-envs", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-train", action="store_true", help="leave out the trainings")
     arguments = parser.parse_args()
     figures = Figures("cold_start", arguments.json)
     for device in arguments.devices:
-        for name in arguments.envs:
+        for name in arguments.envs if arguments.envs is not None else ENVS[device]:
             with figures.continue_after_failure(f"{device}.{name}"), tempfile.TemporaryDirectory() as cache:
                 measure_env(figures, device, name, arguments.num_envs, arguments.repeats)
                 measure_env(figures, device, name, arguments.num_envs, arguments.repeats, cache)

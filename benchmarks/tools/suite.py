@@ -45,7 +45,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = (
     Benchmark("env_step", 150),
     Benchmark("tag_step", 120),
-    Benchmark("multi_agent_step", 120),
+    Benchmark("multi_agent_step", 180),
     Benchmark("stored_rollout", 150),
     Benchmark("learners", 240),
     Benchmark("peers.gymnax_step", 240, folder="peers"),
@@ -62,7 +62,7 @@ BENCHMARKS = (
     Benchmark("ppo_end_to_end", 120, ("--to", "{to}/ppo_end_to_end.csv")),
     Benchmark("memory_per_env", 120),
     Benchmark("tag_small", 60),
-    Benchmark("cold_start", 480),
+    Benchmark("cold_start", 560),
     Benchmark("cpu_step", 90),
     Benchmark("time_to_return", 300, ("--to", "{to}/time_to_return.csv")),
     Benchmark("solve", 300, ("--parallel", "6", "--to", "{to}/solve.csv")),
