@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -35,7 +36,9 @@ class TestParallel:
         assert env.observation_space("watcher_0") is not env.observation_space("watcher_1")
 
     def test_interface(self, env: Any) -> None:
-        from pettingzoo.test import parallel_api_test
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo's own environments are imported in an old way.
+            from pettingzoo.test import parallel_api_test
 
         parallel_api_test(env, num_cycles=60)
 
@@ -89,7 +92,7 @@ def test_wrappers_pass_dicts_on_or_refuse_them() -> None:
 
 def test_recorded_episode_has_actions_by_role() -> None:
     env = VectorEnv(ENV, 2, device="cpu", output="numpy", max_episode_steps=4)
-    (episode,) = fetch_episode(env, lambda obs: env.action_space.sample(), rows=[1], seed=3)
+    (episode,) = fetch_episode(env, lambda obs, mask: env.action_space.sample(), rows=[1], seed=3)
     steps = len(episode.rewards)
     shapes = {role: actions.shape for role, actions in episode.actions.items()}
     assert shapes == {"lamp": (steps, 1), "watcher": (steps, 3, 2), "runner": (steps, 2, 2)}
