@@ -69,14 +69,16 @@ def assert_steps_equal_the_reference(device: str, params: dict[str, int], num_st
 
 
 @pytest.mark.slow_on("simulator")
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("params", [{}, {"ships": 1, "height": 1, "width": 1}], ids=("several", "one"))
 def test_scatters_equal_the_reference(backend, params):
     assert_steps_equal_the_reference(backend, params, 1 if backend == "simulator" else 9)
 
 
-def test_scatters_in_global_memory_equal_the_reference(device):
-    """With so many cells the state does not fit into shared memory."""
-    assert_steps_equal_the_reference(device, {"ships": 70, "height": 40, "width": 30}, 2)
+@pytest.mark.gpu
+def test_scatters_in_global_memory_equal_the_reference(gpu):
+    """With so many cells the state does not fit into shared memory, which a CPU does not have."""
+    assert_steps_equal_the_reference(gpu, {"ships": 70, "height": 40, "width": 30}, 2)
 
 
 class Points(NamedTuple):
@@ -158,7 +160,8 @@ def histograms(target: Any, value: Any, weight: Any, bins: int) -> dict[str, Any
 
 
 @pytest.mark.slow_on("simulator")
-@pytest.mark.parametrize("num_envs", [1, 40])
+@pytest.mark.first_variants(1)
+@pytest.mark.parametrize("num_envs", [40, 1])
 def test_many_elements_contribute_to_few(backend, num_envs):
     """Values are often equal, some are nan, infinite or -0.0, weights overflow, and the last bin has no point."""
     num_envs, points = (min(num_envs, 2), 40) if backend == "simulator" else (num_envs, 1500)

@@ -30,8 +30,7 @@ def make(algorithm: str, env: str, body: Any = None, **settings: Any) -> Learner
     return make_learner(args, envs, body)
 
 
-@pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize(("algorithm", "env"), [("ppo", ENVS[0]), ("a2c", ENVS[1])])
 def test_values_are_those_of_the_critics_observations(algorithm, env):
     """The hidden number and the time are in them, and the observations of an agent have neither."""
     learner = make(algorithm, env, normalize=True)
@@ -71,6 +70,7 @@ def test_a_value_function_learns_what_agents_do_not_see():
     assert float(values[1] - values[0]) == pytest.approx(2.0 * probability - 1.0, abs=0.2)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("env", ENVS)
 def test_training_continues_bit_for_bit_from_a_checkpoint(env):
     first, second = make("ppo", env, normalize=True), make("ppo", env, normalize=True)
