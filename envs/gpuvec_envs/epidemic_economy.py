@@ -165,7 +165,7 @@ def set_subsidy(i: int, s: State, action: int, key: Key, p: ParamsWithTables) ->
         s.subsidy_level[i] = action
 
 
-def spread(i: int, s: State, lagged_level: int, day: int, p: ParamsWithTables) -> None:
+def move_people(i: int, s: State, lagged_level: int, day: int, p: ParamsWithTables) -> None:
     """Moves people of state i between the compartments for one day."""
     susceptible, infected = s.susceptible[i], s.infected[i]
     delivered = day >= p.vaccine_start and day % p.delivery_interval == 0
@@ -215,7 +215,7 @@ def live(i: int, s: State, action: int, key: Key, p: ParamsWithTables) -> None:
         s.closed_days[i] -= 1
     else:
         s.closed_days[i] = p.cooldown - 1 if action != 0 else 0
-    spread(i, s, lagged_level, day, p)  # type: ignore[arg-type]  # an int32
+    move_people(i, s, lagged_level, day, p)  # type: ignore[arg-type]  # an int32
     row = day - 1 - FILTER_WINDOW + len(p.forgotten_changes)
     forgotten_change = p.forgotten_changes[row, i] if 0 <= row < len(p.forgotten_changes) else 0.0
     update_unemployment(i, s, np.float32(new_level - level), forgotten_change, p)  # type: ignore[arg-type]  # a float32

@@ -228,8 +228,8 @@ def epidemic_economy(s: Any, p: Any) -> Picture:
     width, height = 500.0 / n, 150.0
     levels = s.levels[np.arange(n), s.day % lag] / 10.0
     rows = ((levels, 340.0, BLACK), (s.infected / 0.05, 175.0, TAGGER), (s.unemployed / 0.3, 10.0, RUNNER))
-    for shares, bottom, colour in rows:
-        for i, share in enumerate(np.clip(shares, 0.0, 1.0)):
+    for values, bottom, colour in rows:
+        for i, value in enumerate(np.clip(values, 0.0, 1.0)):
             canvas.polygon(rectangle((i + 0.1) * width, (i + 0.9) * width, bottom, bottom + height), PALE)
-            canvas.polygon(rectangle((i + 0.1) * width, (i + 0.9) * width, bottom, bottom + max(1.0, height * share)), colour)
+            canvas.polygon(rectangle((i + 0.1) * width, (i + 0.9) * width, bottom, bottom + max(1.0, height * value)), colour)
     return canvas.array()
