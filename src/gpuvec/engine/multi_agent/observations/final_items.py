@@ -28,12 +28,20 @@ def lists_ended(ctx: MultiAgentContext) -> bool:
 
 
 def ended_list_arrays(ctx: MultiAgentContext) -> WorkArrays:
-    """Returns the array in shared memory with the number of envs whose episode ended, and then these envs."""
+    """Returns the array in shared memory with the number of envs whose episode ended, and then these envs.
+
+    Args:
+        ctx: the context of all agents.
+    """
     return {"ended": (i32, (1 + ctx.launch.envs_per_block,))} if lists_ended(ctx) else {}
 
 
 def clear_list_segments(ctx: MultiAgentContext) -> list[Segment]:
-    """Compiles the segment that empties the list at the beginning of a step; none without a list."""
+    """Compiles the segment that empties the list at the beginning of a step; none without a list.
+
+    Args:
+        ctx: the context of all agents.
+    """
 
     @inline_function
     def clear(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
