@@ -45,14 +45,15 @@ def executed(file: Path) -> Any:
 
 def run(source: str, module: ModuleType) -> list[Any]:
     """Runs a cell, and gives its outputs: what it prints, and the value of an expression at its end."""
-    *statements, last = ast.parse(source, str(module.__file__)).body
+    file = str(module.__file__)
+    *statements, last = ast.parse(source, file).body
     if not isinstance(last, ast.Expr):
         statements.append(last)
     printed, value = io.StringIO(), None
     with redirect_stdout(printed):
-        exec(compile(ast.Module(statements, []), str(module.__file__), "exec"), module.__dict__)  # noqa: S102  # a tutorial
+        exec(compile(ast.Module(statements, []), file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102  # a tutorial
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), str(module.__file__), "eval"), module.__dict__)  # noqa: S307
+            value = eval(compile(ast.Expression(last.value), file, "eval", dont_inherit=True), module.__dict__)  # noqa: S307
     outputs = [new_output("stream", name="stdout", text=printed.getvalue())] if printed.getvalue() else []
     return outputs if value is None else [*outputs, new_output("display_data", data=shown(value))]
 

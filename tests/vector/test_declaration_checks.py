@@ -17,6 +17,7 @@ from tests.support.street_env import STREET
 
 import gpuvec
 from gpuvec import Features, Floats, Ints, Key, Observation, Time, assign, each
+from gpuvec.engine.layout.metric_kinds import metric_kinds
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 from gpuvec.testing.races.race_check import check_races
@@ -290,6 +291,14 @@ def test_invalid_parts_of_index_sets_are_refused_with_their_line(case):
         error.value
     )
     assert not str(error.value).endswith("..")
+
+
+def test_annotations_of_metrics_are_read_without_the_names_that_the_code_does_not_read():
+    """A function that another process receives has the names that its code reads, so `State` may be missing."""
+    scope = {"Highest": NamedTuple("Highest", [("grass", Annotated[float, "max"])])}
+    source = "from __future__ import annotations\ndef metrics(s: State, p: Params) -> Highest:\n    return Highest(0.0)\n"
+    exec(source, scope)  # a module without other names
+    assert metric_kinds(dataclasses.replace(MEADOW, metrics=scope["metrics"])) == {"grass": "max"}
 
 
 def test_a_turn_of_no_agent_is_reported():

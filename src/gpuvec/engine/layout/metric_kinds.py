@@ -35,8 +35,10 @@ def metric_kinds(env: Environment) -> dict[str, str]:
 
 def _kinds(metrics: Any) -> dict[str, str]:
     """The kinds that the annotation of a function declares."""
+    # Only the result's, because a function that comes from another process has no names but those that its code reads.
+    declaration = type("Declaration", (), {"__annotations__": {"result": metrics.__annotations__.get("return")}})
     try:
-        result = get_type_hints(metrics, include_extras=True).get("return")
+        result = get_type_hints(declaration, metrics.__globals__, include_extras=True)["result"]
     except NameError as error:
         raise AuthoringError(f"the annotation of metrics names {error.name!r}, which its module does not have.") from error
     if not (isinstance(result, type) and issubclass(result, tuple) and hasattr(result, "_fields")):
