@@ -228,7 +228,7 @@ class TestMakeVec:
     @pytest.mark.parametrize("name", WITH_CUDA_C)
     def test_bundled_files_have_all_functions(self, name):
         """The cases differ by the functions that they call."""
-        for case, params in CASES:
+        for case, params in (getattr(case, "values", case) for case in CASES):
             if case == name:
                 env = make_env(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
                 text, functions = cuda_c_file(env).read_text(), make_cuda_functions(env, ())

@@ -35,7 +35,8 @@ class RolloutBuffers(OutputBuffers):
     """Provides the arrays of rollouts, as `OutputBuffers` does for steps, under the names that `Rollout` has."""
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs in `out`, which are those of a `Rollout`."""
         return tuple(self._returned)
 
     def arrays_for(self, out: Rollout | None, stream: int) -> Outputs:
@@ -50,7 +51,7 @@ class RolloutBuffers(OutputBuffers):
         """
         if out is None:
             return self.take(stream)
-        return self.resolve_out({name: getattr(out, name) for name in self._names}, stream)
+        return self.resolve_out({name: getattr(out, name) for name in self.names}, stream)
 
 
 class RolloutStorage(NamedTuple):
