@@ -20,13 +20,13 @@ from gpuvec import MultiAgentEnv
 from gpuvec.registration import registered_envs
 
 # 10,000 slots of animals in one world, with as many cells for each slot as by default.
-CROWD = {"num_wolves": 1667, "num_sheep": 8333, "height": 220, "width": 220}
+LARGE_WORLD = {"num_wolves": 1667, "num_sheep": 8333, "height": 220, "width": 220}
 SETTINGS: dict[str, list[tuple[str, int, dict[str, Any]]]] = {  # {environment: [(variant, E, parameters)]}
     "SimpleSpread-v0": [("", 4096, {}), ("", 65_536, {})],
     "SimpleSpeakerListener-v0": [("", 65_536, {})],
     "ConnectFour-v0": [("", 65_536, {})],
     "RICE-N-v0": [("", 16_384, {}), ("negotiation", 16_384, {"negotiation": True})],
-    "Predators-v0": [("", 4096, {}), ("10000", 256, CROWD)],
+    "Predators-v0": [("", 4096, {}), ("10000", 256, LARGE_WORLD)],
 }
 DEFAULT_SETTINGS: list[tuple[str, int, dict[str, Any]]] = [("", 4096, {})]
 
