@@ -112,8 +112,14 @@ class TestOnGpu:
 
     @pytest.mark.parametrize(("name", "params"), SET_PARAMS.items())
     def test_sets_are_independent_of_the_launch_config(self, gpu, monkeypatch, name, params):
+        # Eight worlds of RICE-N exceed the shared memory of a block.
+        envs_per_block = 4 if name == "RICE-N-v0" else 8
         runs = []
-        for launch_config in (*LAUNCH_CONFIGS, MultiAgentLaunch(8, 128, False, True), MultiAgentLaunch(1, 1024, False, True)):
+        for launch_config in (
+            *LAUNCH_CONFIGS,
+            MultiAgentLaunch(envs_per_block, 128, False, True),
+            MultiAgentLaunch(1, 1024, False, True),
+        ):
             monkeypatch.setattr(
                 "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
                 lambda schema, num_envs, launch_config=launch_config: launch_config,
