@@ -173,11 +173,14 @@ def test_numbers_beyond_the_type_of_a_field_are_refused(field, value):
 def test_a_reset_pool_sets_fields_of_all_sets(device):
     env = make(40, device, autoreset_mode="SameStep")
     grass = np.stack([np.full((3, 5), 1), np.full((3, 5), 3)]).astype(np.int8)
-    env.set_reset_pool({"grass": grass, "x": np.array([[0, 1, 2], [4, 4, 4]], np.int32)})
+    scalars = {"temperature": np.float32([20.5, -3.0]), "total_grass": np.int32([15, 45]), "is_dry": np.array([True, False])}
+    env.set_reset_pool({"grass": grass, "x": np.array([[0, 1, 2], [4, 4, 4]], np.int32), **scalars})
     env.reset(seed=0)
     state = host(env.get_state())
     chosen = state["grass"][:, 0, 0]
     assert set(chosen.tolist()) == {1, 3}
+    for name, values in scalars.items():
+        np.testing.assert_array_equal(state[name], np.where(chosen == 1, *values))
     np.testing.assert_array_equal(state["grass"], np.where(chosen == 1, 1, 3)[:, None, None] * np.ones((1, 3, 5), int))
     np.testing.assert_array_equal(state["x"], np.where((chosen == 1)[:, None], [[0, 1, 2]], [[4, 4, 4]]))
 

@@ -144,13 +144,24 @@ class TestResetPool:
         env.set_reset_pool(None)
         assert len({tuple(row) for row in host(env.reset(seed=0)[0])[:, :, 4]}) > 3
 
+    def test_scalars_come_from_the_same_state_as_other_fields(self, device):
+        env = make(64, device, autoreset_mode="SameStep", max_episode_steps=1)
+        env.set_reset_pool({"x": self.pool, "num_walking": np.array([4, 7, 9])})
+        env.reset(seed=0)
+        for _ in range(2):
+            state = host(env.get_state())
+            numbers = (state["x"][:, 0] // 4).astype(int)
+            assert set(numbers.tolist()) == {0, 1, 2}
+            np.testing.assert_array_equal(state["num_walking"], np.array([4, 7, 9])[numbers])
+            env.step(equal_actions(env, STAY))
+
     @pytest.mark.parametrize(
         ("pool", "message"),
         [
             ({"y": np.zeros((2, 4))}, r"unknown state field\(s\) \['y'\]"),
             ({"x": np.zeros((2, 5))}, r"must have shape \(2, 4\)"),
             ({"x": np.zeros((2, 4)), "is_out": np.zeros((3, 4), bool)}, "the same number of states"),
-            ({"num_walking": np.zeros(2, int)}, r"cannot hold \['num_walking'\]"),
+            ({"role": np.zeros((2, 4), int)}, r"cannot hold \['role'\]"),
         ],
     )
     def test_invalid_pool_is_refused(self, pool, message):

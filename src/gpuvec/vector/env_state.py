@@ -129,9 +129,8 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     sizes = {name: len(values) for name, values in states.items()}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")
-    constant_fields = {"role", *sim.schema.scalar_fields} if isinstance(sim.schema, MultiAgentSchema) else set()
-    if constant_fields & states.keys():
-        raise StateError(f"a reset pool cannot hold {sorted(constant_fields & states.keys())}, which no reset writes.")
+    if isinstance(sim.schema, MultiAgentSchema) and "role" in states:
+        raise StateError("a reset pool cannot hold ['role'], which no reset writes.")
     arrays = _parse_fields(sim, states, next(iter(sizes.values()), 0), pool=True)
     check_fields(sim, arrays, _per_env_values(sim), pool=True)
     return arrays

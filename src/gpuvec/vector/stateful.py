@@ -47,7 +47,7 @@ class Stateful(RowAttributes):
 
         Args:
             states: {field: (P,) or (P, A) array}, the path of an .npz file with such arrays, or None for no pool. Fields that
-                the pool does not hold are as in any other reset.
+                the pool does not hold are as in any other reset, also those that it computes from other fields.
 
         Raises:
             StateError: unknown fields, arrays of other shapes, or numbers that this environment cannot have; nothing changes

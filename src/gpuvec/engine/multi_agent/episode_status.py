@@ -12,6 +12,7 @@ import numpy as np
 from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
+from gpuvec.engine.multi_agent.set_fields import pool_scalars
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import AWAITS_RESET, CLOCK, HAS_ENDED, RNG_STREAM
 from gpuvec.random import Key
@@ -67,6 +68,8 @@ def _make_start_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunc
     # If `reset` is a tuple of phases, other segments start an episode, and nothing calls this function.
     reset: DeviceFunction = device_function(ctx.env.reset) if callable(ctx.env.reset) else every_agent
     state, set_from_pool = access.state, access.set_from_pool
+    scalars_from_pool = pool_scalars(ctx, access)
+    has_pool_scalars, set_scalars = scalars_from_pool is not None, scalars_from_pool or every_agent
 
     @inline_function
     def start_agent(b: Batch, w: Work, e: int, k: int, i: int, key: Key, p: EnvParams) -> None:
@@ -74,5 +77,7 @@ def _make_start_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunc
         reset(i, s, key, p)
         if has_pool:
             set_from_pool(b, s, i, key)
+        if has_pool_scalars and i == 0:
+            set_scalars(b, w, e, k, i, key, p)
 
     return start_agent

@@ -75,6 +75,26 @@ def pool_element(ctx: MultiAgentContext, access: StateAccess, field: str) -> Dev
     return inline_function(generate_function("set_from_pool", source, **scope, t=buffer.dtype, i32=np.int32))
 
 
+def pool_scalars(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction | None:
+    """Compiles `set_from_pool(b, w, e, k, c, key, p)`: sets the scalars that the reset pool holds, from a random state of it.
+
+    It is None if the pool holds none. `key` is the key of a reset, so that all fields come from one state.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+    """
+    scalars = {name: dtype for name, dtype in ctx.schema.stored_scalars.items() if name in ctx.options.pool}
+    if not scalars:
+        return None
+    source = "def set_from_pool(b, w, e, k, c, key, p):\n    q = randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))\n"
+    for name in scalars:
+        source += f"    {access.layout.scalar_columns[name].format('k')} = load(b.pool_{name}, q, t_{name})\n"
+    scope = {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW, "load": ctx.ops.load, "i32": np.int32}
+    scope |= {f"t_{name}": dtype for name, dtype in scalars.items()}
+    return inline_function(generate_function("set_from_pool", source, **scope))
+
+
 def _segments(
     ctx: MultiAgentContext, access: StateAccess, template: str, condition: DeviceFunction | None = None
 ) -> list[Segment]:

@@ -16,7 +16,7 @@ from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
 from gpuvec.engine.multi_agent.phase_functions import make_phase_element, make_step_segment, unit_of_set
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
-from gpuvec.engine.multi_agent.set_fields import pool_element
+from gpuvec.engine.multi_agent.set_fields import pool_element, pool_scalars
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.phases import Reduction
 from gpuvec.random import Key
@@ -61,6 +61,8 @@ def _pool_segments(ctx: MultiAgentContext, access: StateAccess, wrap: WrapElemen
         if field in ctx.options.pool:
             element = pool_element(ctx, access, field)
             segments.append(wrap(AGENTS, element)._replace(num_elements=int(np.prod(buffer.shape))))
+    if (scalars := pool_scalars(ctx, access)) is not None:
+        segments.append(wrap(AGENTS, scalars)._replace(num_elements=1))
     return segments
 
 
