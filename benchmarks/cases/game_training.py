@@ -9,6 +9,7 @@ half of the games. Both sides of a training have the return 0 together, so that 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +40,11 @@ def make_match(players: list[Player]) -> Player:
     return player
 
 
-def score_against_random(network: Any, env: str, episodes: int, seed: int, device: str) -> float:
+def score_against_random(networks: Mapping[str, Any], env: str, episodes: int, seed: int, device: str) -> float:
     """Returns the mean return of the most probable actions against random ones, in a game of two.
 
     Args:
-        network: the policy.
+        networks: {"all": the policy}.
         env: id of the environment.
         episodes: how many are played, half of them by each side.
         seed: of the environments and of the random actions.
@@ -55,7 +56,7 @@ def score_against_random(network: Any, env: str, episodes: int, seed: int, devic
     total = 0.0
     for side in range(2):
         players = [at_random(seed + side), at_random(seed + side)]
-        players[side] = policy(network)
+        players[side] = policy(networks["all"])
         results = run_episodes(env, make_match(players), episodes=episodes // 2, seed=seed + side, device=device)
         total += float(results.returns[:, side].mean())
     return total / 2
@@ -64,6 +65,7 @@ def score_against_random(network: Any, env: str, episodes: int, seed: int, devic
 GOALS = (
     Goal("Breakout-v0", "ppo", 30.0),
     Goal("SimpleSpread-v0", "ppo", -12.0),
+    Goal("SimpleSpeakerListener-v0", "ppo", -12.0),
     Goal("ConnectFour-v0", "ppo", 0.9, score_against_random, num_scores=20),
 )
 CURVES = Path(__file__).resolve().parents[1] / "results" / "game_training.csv"

@@ -28,23 +28,25 @@ Point = tuple[int, str, str]
 """A point of a curve: env steps, seconds, and the mean return of the episodes that ended in the iteration."""
 
 
-Score = Callable[[Any, str, int, int, str], float]
-"""Returns the score of a network in an environment with its default parameters: (network, env, episodes, seed, device)."""
+Score = Callable[[Mapping[str, Any], str, int, int, str], float]
+"""Returns the score of networks in an environment with its default parameters: (networks, env, episodes, seed, device)."""
 
 
-def score_return(network: Any, env: str, episodes: int, seed: int, device: str) -> float:
+def score_return(networks: Mapping[str, Any], env: str, episodes: int, seed: int, device: str) -> float:
     """Returns the mean return of the most probable actions, over all agents.
 
     Args:
-        network: the policy.
+        networks: {role: its policy}, or {"all": policy} for one of all agents.
         env: id of the environment.
         episodes: how many are played.
         seed: of the environments.
         device: "auto", "cpu" or "cuda:<index>".
     """
-    from gpuvec.learners.evaluation.evaluate import evaluate
+    from gpuvec.learners.evaluation.evaluate import run_episodes
+    from gpuvec.learners.evaluation.players import policies_by_role
 
-    return float(evaluate(network, env, episodes=episodes, seed=seed, device=device).mean())
+    player = policies_by_role(networks, seed=seed)
+    return float(run_episodes(env, player, episodes=episodes, seed=seed, device=device).returns.mean())
 
 
 class Goal(NamedTuple):
@@ -101,9 +103,15 @@ CURVES = Path(__file__).resolve().parents[1] / "results" / "solve.csv"
 
 def make_curve(history: Sequence[Mapping[str, float]]) -> list[Point]:
     """Returns about `POINTS` of the iterations of a `history` in which episodes ended."""
-    ended = [metrics for metrics in history if not math.isnan(metrics["return"])]
+    ended = [metrics for metrics in history if not math.isnan(mean_of_roles(metrics, "return"))]
     points = ended[:: max(1, len(ended) // POINTS)]
-    return [(int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for m in points]
+    return [(int(m["steps"]), f"{m['seconds']:.3f}", f"{mean_of_roles(m, 'return'):.6g}") for m in points]
+
+
+def mean_of_roles(metrics: Mapping[str, float], name: str) -> float:
+    """Returns the metric `name`, or the mean of those of all roles if each role has a policy."""
+    names = [name] if name in metrics else [key for key in metrics if key.endswith(f"/{name}")]
+    return sum(metrics[key] for key in names) / len(names)
 
 
 class ScoreCurve:
@@ -131,7 +139,8 @@ class ScoreCurve:
         if not self.is_scored(int(metrics["iteration"])):
             return
         begin = time.perf_counter()
-        score = self.goal.score(learner.policy.network, f"gpuvec/{self.goal.env}", SCORED_EPISODES, self.seed, self.device)
+        networks = {role: policy.network for role, policy in learner.policies.items()}
+        score = self.goal.score(networks, f"gpuvec/{self.goal.env}", SCORED_EPISODES, self.seed, self.device)
         self.points.append((int(metrics["steps"]), f"{metrics['seconds'] - self._seconds:.3f}", f"{score:.6g}"))
         self._seconds += time.perf_counter() - begin
 
@@ -139,23 +148,26 @@ class ScoreCurve:
 def solve(task: tuple[Goal, int, str]) -> Solution:
     """Trains and evaluates; `task` is a goal, a seed and a device."""
     from gpuvec.engine.backends.device import parse_device
+    from gpuvec.learners.environments import policy_roles
     from gpuvec.learners.training import train
 
     goal, seed, device = task
     device, env = str(parse_device(device)), f"gpuvec/{goal.env}"
     args = tuned(env, device, goal.algorithm, seed=seed)
+    policies = dict.fromkeys(policy_roles(env, args.params), args)
     if goal.num_scores:
         scores = ScoreCurve(goal, args.resolved(device).iterations, 2000 + seed, device)
-        result = train(args, on_iteration=scores, exact_at=scores.is_scored)
+        result = train(policies, on_iteration=scores, exact_at=scores.is_scored)
         curve = scores.points
     else:
-        result = train(args)
+        result = train(policies)
         curve = make_curve(result.history)
-    value = goal.score(result.network, env, 1000, 1000 + seed, device)
+    value = goal.score(result.networks, env, 1000, 1000 + seed, device)
     if goal.num_scores:
         steps = (float(steps) for steps, _, score in curve if float(score) >= goal.bar)
     else:
-        steps = (metrics["steps"] for metrics in result.history if metrics["last_return"] >= goal.bar and not args.params)
+        returns = ((metrics["steps"], mean_of_roles(metrics, "last_return")) for metrics in result.history)
+        steps = (steps for steps, last_return in returns if last_return >= goal.bar and not args.params)
     return Solution(seed, value, curve, next(steps, math.nan))
 
 

@@ -72,6 +72,7 @@ TUNED_SETTINGS = {
         cpu={"num_iterations": 300},
         gpu={"num_envs": 512, "num_iterations": 600},
     ),
+    # Each role has a policy. The speaker learns only from what the listener does, so that both need an entropy bonus.
     ("gpuvec/SimpleSpeakerListener-v0", "ppo"): TunedSettings(
         {"num_envs": 256, "num_steps": 25, "num_minibatches": 8, "hidden": (128, 128), "activation": "relu", "gamma": 0.9,
          "gae_lambda": 0.9, "learning_rate": 1e-3, "ent_coef": 0.01, "num_iterations": 300}
