@@ -97,7 +97,7 @@ class TestNetwork:
     def test_bfloat16_is_close_to_float32(self) -> None:
         network, obs = SharedCNN(image_space(), 4, (32,), precision="bf16"), torch.randint(256, (9, 3, 6, 5), dtype=torch.uint8)
         rounded = network.value(obs).detach()
-        network.layers.dtype = torch.float32
+        network.convolution.dtype = network.layers.dtype = torch.float32
         exact = network.value(obs).detach()
         assert rounded.dtype == torch.float32
         assert 0.0 < float((rounded - exact).norm() / exact.norm()) < 5e-2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 torch = pytest.importorskip("torch")
 
@@ -14,8 +16,11 @@ from torch import Tensor, nn
 from gpuvec.learners.algorithms import args_class
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
+from gpuvec.learners.fused_ppo.network_shape import make_network_shape
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.networks.asymmetric import AsymmetricNetwork
+from gpuvec.learners.networks.cnn import AsymmetricCNN
+from gpuvec.learners.networks.mlp import SeparateMLP
+from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.training import make_learner
 
 E, T = 16, 12
@@ -38,7 +43,7 @@ def test_values_are_those_of_the_critics_observations(algorithm, env):
         learner.iterate()
     policy = learner.policy
     buffer, network = policy.buffer, policy.network
-    assert isinstance(network.body, AsymmetricNetwork)
+    assert isinstance(network.body, SeparateMLP)
     assert buffer.critic_obs.shape[2] == (8 if env == ENVS[0] else 3)
     signal = buffer.critic_obs[..., -2 if env == ENVS[0] else 0]
     torch.testing.assert_close(signal, buffer.obs[..., 0], rtol=0, atol=0)
@@ -111,6 +116,29 @@ def test_a_body_of_ones_own_gets_the_space_of_the_critic():
     learner = make("ppo", ENVS[0], body=OwnBody)
     learner.iterate()
     assert learner.policy.network.body.critic.weight.shape == (1, 8)
+
+
+def test_images_have_a_convolution_for_the_policy_alone():
+    space, critic_space = Box(0, 255, (3, 6, 5), np.uint8), Box(-1, 1, (7,))
+    network = OnPolicy.make_network(args_class("ppo")(**SETTINGS), space, Discrete(4), critic_space=critic_space)
+    obs, critic_obs = torch.from_numpy(space.sample()).expand(2, 9, 3, 6, 5), torch.randn(2, 9, 7)
+    assert isinstance(network.body, AsymmetricCNN)
+    outputs, value = network.body.policy(obs), network.value(critic_obs)
+    assert (outputs.shape, value.shape) == ((2, 9, 4), (2, 9))
+    torch.testing.assert_close(outputs, network.body.layers.actor(network.body.convolution(obs)))
+    # There is a gradient of each parameter, so that nothing is computed in vain.
+    gradients = torch.autograd.grad(outputs.square().sum() + value.sum(), list(network.parameters()))
+    assert all(gradient.any() for gradient in gradients)
+
+
+def test_shared_layers_and_fused_kernels_are_refused():
+    args = args_class("ppo")(**SETTINGS)
+    spaces = (*critic_env.GUESSER.spaces(critic_env.GUESSER.params), None, "all", Box(-1, 1, (3,)))
+    assert make_network_shape(OnPolicy.make_network(args, *spaces), args, False) == (
+        "the value function takes the observations of a critic"
+    )
+    with pytest.raises(ValueError, match=r"shared=True is for .* has critic_observation: set shared=False"):
+        OnPolicy.make_network(args_class("ppo")(**{**SETTINGS, "shared": True}), *spaces)
 
 
 def test_ddpg_refuses_observations_of_a_critic():

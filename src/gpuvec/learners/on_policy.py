@@ -32,8 +32,7 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
-from gpuvec.learners.networks.asymmetric import AsymmetricNetwork
-from gpuvec.learners.networks.cnn import SharedCNN, is_image
+from gpuvec.learners.networks.cnn import AsymmetricCNN, SharedCNN, is_image
 from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import ActionSample
@@ -117,17 +116,7 @@ class OnPolicy(Policy):
             )
 
         def make_default(observations: gym.Space[Any], actions: gym.Space[Any], *critic: gym.Space[Any]) -> nn.Module:
-            layers = args.hidden, args.weight_init, args.activation, args.precision
-            if critic:
-                return AsymmetricNetwork(observations, critic[0], outputs_of(actions), *layers)
-            if is_image(observations):
-                return SharedCNN(observations, outputs_of(actions), *layers)
-            if len(observations.shape or ()) != 1:
-                raise ValueError(
-                    f"the observation space is {observations}; the default networks take observations of shape (D,) or "
-                    "(C, H, W): give a body of your own."
-                )
-            return (SharedMLP if args.shared else SeparateMLP)(features_of(observations), outputs_of(actions), *layers)
+            return _default_body(args, observations, outputs_of(actions), *map(features_of, critic))
 
         with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
             critic = () if critic_space is None else (critic_space,)
@@ -266,3 +255,28 @@ class OnPolicy(Policy):
             "network": self.network.state_dict(), "optimizer": optimizer_state(self.optimizer, self.parameters),
             "episodes": self.episodes._asdict(), "reward_scaler": reward_scaler, **super().state_tensors(),
         }  # fmt: skip
+
+
+def _default_body(
+    args: OnPolicyArgs, observation_space: gym.Space[Any], outputs: int, critic_features: int | None = None
+) -> nn.Module:
+    """The network of `args` for the observations of one agent, and for the critic's if there are `critic_features` of them."""
+    layers = args.hidden, args.weight_init, args.activation, args.precision
+    if args.shared and critic_features is not None:
+        raise ValueError(
+            "shared=True is for a value function that takes the observations of the policy, and the environment has "
+            "critic_observation: set shared=False."
+        )
+    if is_image(observation_space):
+        if critic_features is None:
+            return SharedCNN(observation_space, outputs, *layers)
+        return AsymmetricCNN(observation_space, critic_features, outputs, *layers)
+    if len(observation_space.shape or ()) != 1:
+        raise ValueError(
+            f"the observation space is {observation_space}; the default networks take observations of shape (D,) or "
+            "(C, H, W): give a body of your own."
+        )
+    features = features_of(observation_space)
+    if args.shared:
+        return SharedMLP(features, outputs, *layers)
+    return SeparateMLP(features, outputs, *layers, critic_features)

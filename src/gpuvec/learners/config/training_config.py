@@ -133,7 +133,8 @@ class OnPolicyArgs(TrainingArgs):
     max_grad_norm: float = 0.5
     """Largest norm of the gradient; a larger one is scaled down."""
     shared: bool = False
-    """Share the hidden layers between policy and value function. For images they are always shared."""
+    """Share the hidden layers between policy and value function. For images they are always shared, and never with observations
+    of a critic."""
     weight_init: Literal["orthogonal", "xavier"] = "orthogonal"
     """Distribution of the initial weights."""
     activation: Literal["tanh", "relu"] = "tanh"

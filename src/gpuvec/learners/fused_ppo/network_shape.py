@@ -139,6 +139,8 @@ def make_network_shape(network: Any, args: PPOArgs, has_mask: bool) -> NetworkSh
     body = getattr(network, "body", None)
     if not isinstance(network, ActorCritic) or type(body) is not SeparateMLP:
         return "the network is not one perceptron each for policy and value function (shared=False, no body of your own)"
+    if network.has_critic_obs:
+        return "the value function takes the observations of a critic"
     if args.precision != "tf32":
         return f"precision is {args.precision}, and the kernels use FP16 operands, whose mantissa is that of TF32"
     if network.normalizer is not None:

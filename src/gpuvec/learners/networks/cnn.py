@@ -1,9 +1,11 @@
-"""A convolutional network for images: the default body for observations (C, H, W).
+"""Convolutional networks for images: the default bodies for observations (C, H, W).
 
-It has one convolution of 16 filters of 3 x 3 with a ReLU, and the layers of a perceptron behind it, as the networks for MinAtar
-(Young and Tian, 2019, arXiv:1903.03176). Policy and value function share all layers but the last.
+They have one convolution of 16 filters of 3 x 3 with a ReLU, and the layers of a perceptron behind it, as the networks for
+MinAtar (Young and Tian, 2019, arXiv:1903.03176). Policy and value function share all layers but the last, unless the value
+function takes observations of a critic.
 
-Letters: E environments, C channels, H rows and W columns of an image, N outputs of the policy.
+Letters: E environments, C channels, H rows and W columns of an image, D features of the convolution, Dc features of a critic's
+observations, N outputs of the policy.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
+import torch
 from torch import Tensor, nn
 
 from gpuvec.learners.networks.convolution import KERNEL_SIZE, ConvolutionReLU
-from gpuvec.learners.networks.mlp import HIDDEN_GAIN, SharedMLP, init_layer
+from gpuvec.learners.networks.mlp import HIDDEN_GAIN, PRECISIONS, SeparateMLP, SharedMLP, init_layer
 
 FILTERS = 16
 MAX_PIXEL = 255
@@ -26,11 +29,44 @@ def is_image(space: gym.Space[Any]) -> bool:
     return len(space.shape or ()) == 3
 
 
+class ImageConvolution(ConvolutionReLU):
+    """The convolution of both networks, with initial weights.
+
+    Images of uint8 are converted to `dtype` where they are used. They are divided by 255 if the largest value of the space is
+    255, and otherwise not scaled.
+
+    Args:
+        space: the observation space of one agent, a Box of shape (C, H, W), uint8 or float32.
+        weight_init: "orthogonal" or "xavier".
+        dtype: in which the layer computes.
+
+    Raises:
+        ValueError: images of less than 3 rows or columns.
+    """
+
+    def __init__(self, space: gym.Space[Any], weight_init: str, dtype: torch.dtype) -> None:
+        assert isinstance(space, gym.spaces.Box), "images are elements of a Box"
+        _, height, width = space.shape
+        if min(height, width) < KERNEL_SIZE:
+            raise ValueError(
+                f"the observation space is {space}; images must have at least {KERNEL_SIZE} rows and columns for the "
+                "convolution: give a body of your own."
+            )
+        super().__init__(space.shape, FILTERS)
+        init_layer(self, HIDDEN_GAIN, weight_init)
+        self.dtype, self.is_scaled = dtype, bool((space.high == MAX_PIXEL).all())
+        self.features = FILTERS * (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Returns the features, (E, D), of images `input`, (E, C, H, W); other leading dimensions are kept."""
+        images = input.reshape(-1, *self.image_shape).to(self.dtype)
+        if self.is_scaled:
+            images = images / MAX_PIXEL
+        return super().forward(images).view(*input.shape[:-3], -1)
+
+
 class SharedCNN(nn.Module):
     """A convolution and a perceptron, shared by policy and value function.
-
-    Images of uint8 are converted to float32 where they are used. They are divided by 255 if the largest value of the space is
-    255, and otherwise not scaled.
 
     Args:
         space: the observation space of one agent, a Box of shape (C, H, W), uint8 or float32.
@@ -54,20 +90,10 @@ class SharedCNN(nn.Module):
         precision: str = "tf32",
     ) -> None:
         super().__init__()
-        assert isinstance(space, gym.spaces.Box), "images are elements of a Box"
-        channels, height, width = space.shape
-        if min(height, width) < KERNEL_SIZE:
-            raise ValueError(
-                f"the observation space is {space}; images must have at least {KERNEL_SIZE} rows and columns for the "
-                "convolution: give a body of your own."
-            )
+        self.convolution = ImageConvolution(space, weight_init, PRECISIONS[precision])
         if not hidden:
             raise ValueError("hidden must be sizes of at least one layer behind the convolution of an image, got ().")
-        self.image_shape = channels, height, width
-        self.is_scaled = bool((space.high == MAX_PIXEL).all())
-        self.convolution = init_layer(ConvolutionReLU(space.shape, FILTERS), HIDDEN_GAIN, weight_init)
-        features = FILTERS * (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)
-        self.layers = SharedMLP(features, outputs, hidden, weight_init, activation, precision)
+        self.layers = SharedMLP(self.convolution.features, outputs, hidden, weight_init, activation, precision)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Returns the outputs of the policy, (E, N), for `obs`, (E, C, H, W); other leading dimensions are kept."""
@@ -82,11 +108,44 @@ class SharedCNN(nn.Module):
 
         Other leading dimensions are kept.
         """
-        return self.layers.both(self._features(obs))
+        return self.layers.both(self.convolution(obs))
 
-    def _features(self, obs: Tensor) -> Tensor:
-        images = obs.reshape(-1, *self.image_shape).to(self.layers.dtype)
-        if self.is_scaled:
-            images = images / MAX_PIXEL
-        features: Tensor = self.convolution(images)
-        return features.view(*obs.shape[:-3], -1)
+
+class AsymmetricCNN(nn.Module):
+    """A convolution and a perceptron for the policy, and a perceptron for the value of the critic's observations.
+
+    Args:
+        space: the observation space of one agent, a Box of shape (C, H, W), uint8 or float32.
+        critic_features: Dc.
+        outputs: N, number of outputs of the policy.
+        hidden: sizes of the hidden layers of both perceptrons.
+        weight_init: "orthogonal" or "xavier".
+        activation: "tanh" or "relu", of the hidden layers.
+        precision: "tf32" or "bf16".
+
+    Raises:
+        ValueError: images of less than 3 rows or columns.
+    """
+
+    def __init__(
+        self,
+        space: gym.Space[Any],
+        critic_features: int,
+        outputs: int,
+        hidden: Sequence[int],
+        weight_init: str = "orthogonal",
+        activation: str = "tanh",
+        precision: str = "tf32",
+    ) -> None:
+        super().__init__()
+        self.convolution = ImageConvolution(space, weight_init, PRECISIONS[precision])
+        features = self.convolution.features
+        self.layers = SeparateMLP(features, outputs, hidden, weight_init, activation, precision, critic_features)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        """Returns the outputs of the policy, (E, N), for `obs`, (E, C, H, W); other leading dimensions are kept."""
+        return self.layers.policy(self.convolution(obs))
+
+    def value(self, critic_obs: Tensor) -> Tensor:
+        """Returns the values, (E,), for `critic_obs`, (E, Dc), the critic's; other leading dimensions are kept."""
+        return self.layers.value(critic_obs)

@@ -102,6 +102,7 @@ class SeparateMLP(nn.Module):
         weight_init: "orthogonal" or "xavier".
         activation: "tanh" or "relu".
         precision: "tf32" or "bf16".
+        critic_features: Dc, those of the critic's observations, which the value function takes; None for those of the policy.
     """
 
     def __init__(
@@ -112,11 +113,13 @@ class SeparateMLP(nn.Module):
         weight_init: str = "orthogonal",
         activation: str = "tanh",
         precision: str = "tf32",
+        critic_features: int | None = None,
     ) -> None:
         super().__init__()
-        self.dtype = PRECISIONS[precision]
-        self.actor = make_mlp((features, *hidden, outputs), POLICY_GAIN, ACTIVATIONS[activation], weight_init)
-        self.critic = make_mlp((features, *hidden, 1), 1.0, ACTIVATIONS[activation], weight_init)
+        self.dtype, layer = PRECISIONS[precision], ACTIVATIONS[activation]
+        self.actor = make_mlp((features, *hidden, outputs), POLICY_GAIN, layer, weight_init)
+        value_features = features if critic_features is None else critic_features
+        self.critic = make_mlp((value_features, *hidden, 1), 1.0, layer, weight_init)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Returns the outputs of the policy, (E, N), for `obs`, (E, D); other leading dimensions are kept."""
@@ -124,7 +127,7 @@ class SeparateMLP(nn.Module):
         return outputs.float()
 
     def value(self, obs: Tensor) -> Tensor:
-        """Returns V(obs), (E,), for `obs`, (E, D); other leading dimensions are kept."""
+        """Returns V(obs), (E,), for `obs`, (E, D), or the critic's, (E, Dc); other leading dimensions are kept."""
         value: Tensor = self.critic(obs.to(self.dtype))
         return value.squeeze(-1).float()
 
