@@ -14,20 +14,20 @@ torch = pytest.importorskip("torch")
 from gpuvec.vector.outputs import SLAB_STEPS  # needs torch
 
 pytestmark = pytest.mark.gpu
-NAMES = ("obs", "reward", "terminated", "truncated", "final_obs", "_final_obs")
+NAMES = ("obs", "reward", "terminated", "truncated", "final_obs", "final_mask")
 
 
 def outputs_by_name(outputs: tuple[Any, ...]) -> dict[str, Any]:
     """The outputs of a step by the names of `out=`."""
     *arrays, info = outputs
-    arrays += [info[name] for name in NAMES[4:] if name in info]
+    arrays += [info[name] for name in ("final_obs", "_final_obs") if name in info]
     return dict(zip(NAMES, arrays, strict=False))
 
 
 def assert_same(outputs: dict[str, Any], expected: dict[str, Any], where: str) -> None:
     """Asserts equality bit for bit, of `final_obs` where an episode ended."""
     assert outputs.keys() == expected.keys()
-    rows = expected.get("_final_obs")
+    rows = expected.get("final_mask")
     for name, array in expected.items():
         a, b = (x[rows] if name == "final_obs" else x for x in (outputs[name], array))
         assert torch.equal(a, b), f"{name} is the first to differ, {where}: {int((a != b).sum())} of {a.numel()} elements"

@@ -14,7 +14,7 @@ from tests.support.arrays import address, host, on_device, step
 from tests.support.counter_env import make, shared
 
 E = 5
-NAMES = ("obs", "reward", "terminated", "truncated", "final_obs", "_final_obs")
+NAMES = ("obs", "reward", "terminated", "truncated", "final_obs", "final_mask")
 
 
 def make_counter(device, **kwargs):
@@ -86,7 +86,7 @@ def test_invalid_buffers_raise(buffers):
 
 def make_out(env, fill=0):
     """Returns an array of the required shape and dtype for each name."""
-    shapes = {name: (E, 1) if name.endswith("obs") and name[0] != "_" else (E,) for name in NAMES}
+    shapes = {name: (E, 1) if name.endswith("obs") else (E,) for name in NAMES}
     kinds = {name: np.float32 if name in ("obs", "reward", "final_obs") else np.bool_ for name in NAMES}
     return {name: on_device(env, np.full(shapes[name], fill, kinds[name])) for name in NAMES}
 
@@ -173,7 +173,7 @@ class TestOut:
 
     def test_unknown_names_in_out_raise(self, device):
         env = make_counter(device)
-        with pytest.raises(ValueError, match=r"unknown names \['rewards'\]; it may hold 'obs', 'reward'.*'_final_obs'"):
+        with pytest.raises(ValueError, match=r"unknown names \['rewards'\]; it may hold 'obs', 'reward'.*'final_mask'"):
             env.step(on_device(env, np.zeros(E, int)), out={"rewards": make_out(env)["reward"]})
         other = shared("tests/Counter-v0", E, device=device, maximum=1e9)
         other.reset(seed=0)

@@ -178,7 +178,7 @@ class TestMemory:
 
         env = FlattenAgents(street(torch_kind))
         expected = run_seeded(env, 12)
-        bools = ("terminated", "truncated", "agent_mask", "agent_terminated", "_final_obs")
+        bools = ("terminated", "truncated", "agent_mask", "agent_terminated", "final_mask")
         out = {name: torch.zeros(N, dtype=torch.bool, device=env.device) for name in bools}
         out |= {name: torch.zeros(N, 5, device=env.device) for name in ("obs", "final_obs")}
         out["reward"] = torch.zeros(N, device=env.device)
@@ -188,8 +188,9 @@ class TestMemory:
             expected_arrays = {"obs": obs, "reward": reward, "terminated": terminated, "truncated": truncated, **info}
             names = ("obs", "reward", "terminated", "truncated")
             for name, array in {**dict(zip(names, arrays, strict=True)), **infos}.items():
-                if name in out:
-                    assert address(array) == address(out[name])
+                out_name = "final_mask" if name == "_final_obs" else name
+                if out_name in out:
+                    assert address(array) == address(out[out_name])
                     rows = info["_final_obs"] if name == "final_obs" else slice(None)  # other rows are not specified
                     np.testing.assert_array_equal(host(array)[rows], expected_arrays[name][rows], name)
 

@@ -253,8 +253,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
                 Box; with A agents (E, A) or (E, A, K); any DLPack array on the device, or with output="numpy" on the host.
                 If spaces are by role, a dict {role: actions}, (E, n) or (E, n, K) for a role with n agents.
             out: arrays to write to, instead of those of `buffers`: any of "obs", "reward", "terminated", "truncated", with
-                many agents "agent_mask" and "agent_terminated", and in SAME_STEP "final_obs" and "_final_obs". If spaces are
-                by role, "obs", "final_obs" and "action_mask" have dicts {role: array}.
+                many agents "agent_mask" and "agent_terminated", and in SAME_STEP "final_obs" and "final_mask", which is
+                infos["_final_obs"]. If spaces are by role, "obs", "final_obs" and "action_mask" have dicts {role: array}.
 
         Returns:
             obs, reward, terminated, truncated, infos. In SAME_STEP infos always holds "final_obs", (E, D) with the last

@@ -42,7 +42,7 @@ class OutputBuffers:
     """Provides the output arrays of each step.
 
     Args:
-        returned: {name: buffer} of the outputs, in the order of the kernel's arguments.
+        buffers: {name: buffer} of the outputs, in the order of the kernel's arguments.
         num_envs: E.
         device: the device that kernels run on.
         framework: the framework of the arrays.
@@ -53,13 +53,15 @@ class OutputBuffers:
     """
 
     def __init__(
-        self, returned: dict[str, Buffer], num_envs: int, device: Device, framework: Framework, ring: int | None
+        self, buffers: dict[str, Buffer], num_envs: int, device: Device, framework: Framework, ring: int | None
     ) -> None:
-        self._returned, self._num_envs, self._device, self._framework = returned, num_envs, device, framework
+        self._buffers, self._num_envs, self._device, self._framework = tuple(buffers.values()), num_envs, device, framework
+        self.names = tuple(buffers)
+        """The names of the outputs in `out`."""
         self._ring = ring
         # The framework of the arrays that a caller may pass to be written to.
         self._out_framework = NativeArrays(Device("cpu")) if framework.copies else framework
-        self._layouts = [self._slab_layout(name, buffer) for name, buffer in returned.items()]
+        self._layouts = [self._slab_layout(name, buffer) for name, buffer in buffers.items()]
         self._strides = np.array([layout.stride * np.dtype(layout.dtype).itemsize for layout in self._layouts])  # in bytes
         self._bytes = int(self._strides.sum())  # of one set
         self._captured: list[Outputs] = []
@@ -143,7 +145,7 @@ class OutputBuffers:
             packed, own_arrays = self.take(stream)
             own_addresses = np.frombuffer(packed, np.int64)
         addresses, arrays = [], []
-        for k, (name, buffer) in enumerate(zip(self.names, self._returned.values(), strict=True)):
+        for k, (name, buffer) in enumerate(zip(self.names, self._buffers, strict=True)):
             address = self._address_of_out(name, out[name], buffer) if name in out else None
             if address is None or copies:
                 addresses.append(own_addresses[k])
@@ -194,11 +196,6 @@ class OutputBuffers:
                 out[name][...] = copies[k]
                 copies[k] = out[name]
         return tuple(copies)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the outputs in `out`."""
-        return tuple("_final_obs" if name == "final_mask" else name for name in self._returned)
 
     def clear(self) -> None:
         """Drops all references to memory, which is freed unless a user still references it."""

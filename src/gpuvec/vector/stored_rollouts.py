@@ -34,11 +34,6 @@ class Rollout(NamedTuple):
 class RolloutBuffers(OutputBuffers):
     """Provides the arrays of rollouts, as `OutputBuffers` does for steps, under the names that `Rollout` has."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the outputs in `out`, which are those of a `Rollout`."""
-        return tuple(self._returned)
-
     def arrays_for(self, out: Rollout | None, stream: int) -> Outputs:
         """Returns the arrays that the next rollout writes to.
 

@@ -160,7 +160,7 @@ class EnvRollout:
         self.ended = self.episode_start[1:]
         outputs = {"obs": map_roles(lambda x: x[1:], self.obs), "reward": self.reward}
         outputs |= {"terminated": self.terminated, "truncated": self.truncated}
-        outputs |= {"final_obs": self.final_obs, "_final_obs": self.ended}
+        outputs |= {"final_obs": self.final_obs, "final_mask": self.ended}
         if self.num_agents is not None:
             self.mask, self.agent_terminated = zeros(*per_agent, dtype=torch.bool), zeros(*per_agent, dtype=torch.bool)
             outputs |= {"agent_mask": self.mask, "agent_terminated": self.agent_terminated}

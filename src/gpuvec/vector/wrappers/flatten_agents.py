@@ -19,7 +19,7 @@ from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, rows_of_rese
 from gpuvec.vector.wrappers.namespace import Namespace, WrapperError
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
-COPIED_OUTPUTS = ("terminated", "truncated", "_final_obs")  # in the environment they have one element per env
+COPIED_OUTPUTS = ("terminated", "truncated", "final_mask")  # in the environment they have one element per env
 AGENT_INFOS = ("action_mask", "critic_obs")  # infos of each agent, of a reset and a step
 
 
@@ -59,7 +59,7 @@ class FlattenAgents(StatefulWrapper):
     SAME_STEP in `infos["final_obs"]` if its env ended in that step.
 
     `step` does not synchronise and can be captured into a CUDA graph. `out` takes flat arrays; "terminated", "truncated" and
-    "_final_obs" are copied there. States, roles, pictures, metrics and checkpoints are the environment's own, by env.
+    "final_mask" are copied there. States, roles, pictures, metrics and checkpoints are the environment's own, by env.
 
     Args:
         env: a gpuvec environment of many agents, also under wrappers.
@@ -181,7 +181,7 @@ class FlattenAgents(StatefulWrapper):
         info |= {name: self._flat(info[name]) for name in AGENT_INFOS if name in info}
         if "_final_obs" in info:
             final_mask = self._flat(xp.broadcast_to(info["_final_obs"][:, None], mask.shape))
-            final_mask = write_to_out(final_mask, "_final_obs", out)
+            final_mask = write_to_out(final_mask, "final_mask", out)
             info |= {"final_obs": self._flat(info["final_obs"]), "_final_obs": final_mask, "_final_info": final_mask}
             if "final_critic_obs" in info:
                 info["final_critic_obs"] = self._flat(info["final_critic_obs"])

@@ -42,9 +42,9 @@ class ToNumpy(Wrapper):
         if self._namespace is not None:
             actions = _replace_arrays(actions, self._namespace.asarray)
         obs, reward, terminated, truncated, info = self._to_numpy(super().step(actions))
-        for name in ("final_obs", "_final_obs"):
-            if name in info:
-                info[name] = write_to_out(info[name], name, out)
+        if "final_obs" in info:
+            info["final_obs"] = write_to_out(info["final_obs"], "final_obs", out)
+            info["_final_obs"] = write_to_out(info["_final_obs"], "final_mask", out)
         return (
             write_to_out(obs, "obs", out),
             write_to_out(reward, "reward", out),
