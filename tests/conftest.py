@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import resource
 import tempfile
@@ -78,7 +79,11 @@ def _covering(items: list[pytest.Item], strength: int) -> set[pytest.Item]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects variants that `covering` does not need; marks those of `slow_on`, `first_variants`, `exhaustive` as `slow`."""
+    """Deselects variants that `covering` does not need, and marks others.
+
+    Variants beyond those of `first_variants` are marked `slow`, and beyond those that it has in CI `exhaustive`. What `slow_on`
+    or `exhaustive` mark is `slow` too.
+    """
     variants: dict[tuple[str, str | None], list[pytest.Item]] = {}
     for item in items:
         variants.setdefault((item.nodeid.partition("[")[0], _variant(item)), []).append(item)
@@ -88,9 +93,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         selected = _covering(group, mark.args[0]) if mark is not None else set(group)
         unneeded.update(item for item in group if item not in selected)
         for position, item in enumerate(item for item in group if item in selected):
-            is_later_variant = any(position >= mark.args[0] for mark in item.iter_markers("first_variants"))
-            is_slow = is_later_variant or any(variant in mark.args for mark in item.iter_markers("slow_on"))
-            if is_slow or item.get_closest_marker("exhaustive") is not None:
+            limits = list(item.iter_markers("first_variants"))
+            is_beyond_ci = any(position >= mark.kwargs.get("in_ci", math.inf) for mark in limits)
+            if is_beyond_ci:
+                item.add_marker("exhaustive")
+            is_slow = any(position >= mark.args[0] for mark in limits)
+            is_slow = is_slow or any(variant in mark.args for mark in item.iter_markers("slow_on"))
+            if is_slow or is_beyond_ci or item.get_closest_marker("exhaustive") is not None:
                 item.add_marker("slow")
     if unneeded:
         config.hook.pytest_deselected(items=[item for item in items if item in unneeded])

@@ -53,6 +53,13 @@ def test_first_variants_counts_for_each_test_and_backend():
     assert slow_flags(*items) == [False, False, True] * 4
 
 
+def test_variants_beyond_those_of_ci_are_exhaustive():
+    mark = pytest.mark.first_variants(1, in_ci=2)
+    items = [Item(f"f::test[{b}-{n}]", [mark], device=b, n=n) for b in ("cpu", "cuda") for n in range(3)]
+    assert slow_flags(*items) == [False, True, True] * 2
+    assert ["exhaustive" in item.names for item in items] == [False, False, True] * 2
+
+
 def test_an_exhaustive_variant_is_slow():
     assert slow_flags(Item("f::test[0]", n=0), Item("f::test[1]", [pytest.mark.exhaustive], n=1)) == [False, True]
 
