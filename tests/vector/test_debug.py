@@ -19,7 +19,7 @@ from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
 from gpuvec.testing.step_checks import StepChecks
 
 TABLE = np.arange(5, dtype=np.float32)
-NO_FAULT, ABOVE, NEGATIVE, NAN, OUTSIDE = range(5)
+NO_FAULT, ABOVE, NEGATIVE, NAN, OUTSIDE, METRIC_INDEX, METRIC_NAN, NO_ACTION = range(8)
 FAULT_STEP = 3
 
 
@@ -51,6 +51,24 @@ def step(s: Rover, action: int, key: Key, p: Params) -> Any:
 
 def observe(s: Rover, p: Params) -> Any:
     return (np.float32(2.0) if s.age >= FAULT_STEP and p.fault == OUTSIDE else s.x,)
+
+
+class Metrics(NamedTuple):
+    speed: float
+
+
+def metric(age: int, p: Params) -> Metrics:
+    late = age >= FAULT_STEP
+    speed = TABLE[5 if late and p.fault == METRIC_INDEX else 1]
+    return Metrics(speed / np.float32(0 if late and p.fault == METRIC_NAN else 1))
+
+
+def metrics(s: Rover, p: Params) -> Metrics:
+    return metric(s.age, p)
+
+
+def allowed(action: int, s: Rover, p: Params) -> bool:
+    return s.age < FAULT_STEP or p.fault != NO_ACTION
 
 
 class Rovers(NamedTuple):
@@ -85,13 +103,23 @@ def observe_rover(i: int, s: Rovers, t: Any, p: Params) -> Any:
     return (np.float32(2.0) if i == 1 and s.age[i] >= FAULT_STEP and p.fault == OUTSIDE else s.x[i],)
 
 
+def metrics_of_rovers(s: Rovers, p: Params) -> Metrics:
+    return metric(s.age[1], p)
+
+
+def allowed_of_rover(i: int, action: int, s: Rovers, p: Params) -> bool:
+    return i == 0 or s.age[i] < FAULT_STEP or p.fault != NO_ACTION
+
+
 SPACES = Box(-1, 1, (1,)), Discrete(3)
-ROVER = SingleAgentEnv(Rover, Params(), reset, step, observe, lambda p: SPACES, max_episode_steps=20)
+ROVER = SingleAgentEnv(
+    Rover, Params(), reset, step, observe, lambda p: SPACES, max_episode_steps=20, metrics=metrics, allowed=allowed
+)
 ROVERS = MultiAgentEnv(
     state=Rovers, params=Params(), agents=lambda p: 2, sets=lambda p: {"cells": (2, 3)}, spaces=lambda p: SPACES,
     reset=(reset_rover, each("cells", reset_cell)), phases=(drive, each("cells", grow)),
     reward=lambda i, s, t, p: 0.0, terminated=lambda i, s, p: False, observation=lambda p: Observation(observe_rover),
-    max_episode_steps=20,
+    max_episode_steps=20, metrics=metrics_of_rovers, allowed=allowed_of_rover,
 )  # fmt: skip
 IN_STEP = r"in step 3 of environment 1, step 3 of its episode"
 FAULTS = {
@@ -99,6 +127,9 @@ FAULTS = {
     "negative": (NEGATIVE, rf"(marks|x)\[-1\] does not exist; .* the index must be from 0 to (3|1), .*{IN_STEP}"),
     "not finite": (NAN, r"after 3 steps x(\[1\])? of the state of environment 1 is nan, which is not finite"),
     "outside": (OUTSIDE, r"after 3 steps observation 0 of (agent 1 of )?environment 1 is 2, outside its space, -1 to 1"),
+    "index of a metric": (METRIC_INDEX, rf"TABLE\[5\] does not exist.*{IN_STEP}"),
+    "metric not finite": (METRIC_NAN, r"after 3 steps metric 'speed' of environment 1 is inf: guard divisions"),
+    "no action": (NO_ACTION, r"after 3 steps it allows no action for (agent 1 of )?environment 1: at least one"),
 }
 
 

@@ -20,7 +20,8 @@ from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, random_action
 from gpuvec.testing.compiled_runs.crash_explanation import explain_crash, explain_error
 from gpuvec.testing.compiled_runs.nonfinite_explanation import explain_nonfinite
 from gpuvec.testing.compiled_runs.recorded_run import load_recorded_run, record_run
-from gpuvec.testing.compiled_runs.run_checks import NonFiniteResultError, check_equal_runs, check_spaces
+from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError
+from gpuvec.testing.compiled_runs.run_checks import check_equal_runs, check_spaces
 from gpuvec.testing.cuda_cpp_check import check_cuda_results, check_cuda_source
 from gpuvec.testing.draw_check import check_draws
 from gpuvec.testing.kernel_check import compile_kernels, missing_compiler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
-from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.phases import AGENTS, WORLD, Assign, Each, Reduction, first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, author_actions
+from gpuvec.testing.compiled_runs.compiled_run import METRIC, CompiledRun
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.draw_check import check_distinct_draws
+from gpuvec.testing.env_replay import MultiAgentReplay, Results, SingleAgentReplay
 from gpuvec.testing.recorded_draws import RecordedDraws
 from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
 from gpuvec.testing.reference.fault_place import fault_place
 from gpuvec.testing.reference.python_reference import PythonReference
-from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
 from gpuvec.testing.target_check.differences import TOLERANCE, exceeds_tolerance
 
 MAX_DIFFERENT_SHARE = 0.01  # of moments, for comparisons near a threshold and angles near their wrap
@@ -29,7 +28,6 @@ NUM_CALLS = 3_000  # of functions of a `SingleAgentEnv`
 NUM_AGENT_CALLS = 40_000  # of functions of a `MultiAgentEnv`, approximately; they take some seconds
 NUM_OBSERVERS = 16  # the number of agents whose observations are compared; one agent in further moments
 GROUP_SIZE = 256  # the number of resets and steps whose results are compared at once
-Results = dict[str, Any]  # {name: value} of one environment
 
 
 def check_against_reference(env: Environment, run: CompiledRun, seed: int, seconds: float = 0.0) -> str:
@@ -133,57 +131,53 @@ def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[
 
 def _repeat_single(env: SingleAgentEnv, draws: list[Draw]) -> Callable[[Moment, bool], Results]:
     """Returns a function that repeats a reset or a step of a `SingleAgentEnv`."""
-    reference = SingleAgentReference(env)
+    replay = SingleAgentReplay(env)
 
     def repeat(m: Moment, is_further: bool) -> Results:
-        key = CheckedKey(*m.key)
         draws.clear()
-        if m.key.step == 0:
-            results = reference.reset(key, m.before)._asdict()
-        else:
-            assert m.action is not None, "a step has an action"
-            state, reward, terminated = reference.step(m.before, author_action(m.action), key)
-            results = state._asdict() | {"reward": reward, "terminated": terminated}
+        results = _repeat(replay, m)
         check_distinct_draws(draws)
-        if has_action_masks(env) and m.key.step > 0:
-            results["action_mask"] = reference.action_mask(m.after)
-        if env.critic_observation is not None and m.key.step > 0:
-            results["critic_obs"] = reference.critic_observation(m.after, Time(m.key.step, m.limit))
-        return {**results, "observation": reference.observe(m.after)}
+        return results | _repeat_outputs(replay, m, None)
 
     return repeat
 
 
 def _repeat_multi(env: MultiAgentEnv, draws: list[Draw]) -> tuple[int, Callable[[Moment, bool], Results]]:
     """Returns a number of moments, and a function that repeats a reset or a step of a `MultiAgentEnv`."""
-    reference = PythonReference(env)
+    replay = MultiAgentReplay(env)
+    reference = replay.reference
     recorded_draws = RecordedDraws(reference, draws)
     num_agents = len(reference.agents)
     observers = np.unique(np.linspace(0, num_agents - 1, NUM_OBSERVERS).astype(int)).tolist()
 
     def repeat(m: Moment, is_further: bool) -> Results:
         agents = [(m.t + m.row) % num_agents] if is_further else observers
-        t, before, results, key = Time(m.key.step, m.limit), reference.make_state(m.before), Results(), CheckedKey(*m.key)
-        recorded_draws.begin_step(before)
-        if m.key.step == 0:
-            state = reference.reset(key, before)
-        else:
-            assert m.action is not None, "a step has an action"
-            result = reference.step(before, author_actions(reference.schema, m.action), key, t)
-            state = result.state
-            results = {"reward": result.reward, "terminated": result.votes.all()}
-            results |= {"agent_mask": result.mask, "agent_terminated": result.terminated}
-        state = reference.prepare_observations(state, ())
-        after = reference.prepare_observations(reference.make_state(m.after), agents)
-        rows = zip(agents, reference.observations(after, t, agents), strict=True)
-        if has_action_masks(reference.env) and m.key.step > 0:
-            results["action_mask"] = reference.action_masks(after)
-        if reference.critic_schema is not None and m.key.step > 0:
-            results["critic_obs"] = reference.critic_observations(after, t)
-        fields = {k: getattr(state, k) for k in reference.schema.fields}
-        return results | fields | {_obs_name(i): row for i, row in rows}
+        recorded_draws.begin_step(reference.make_state(m.before))
+        results = _repeat(replay, m) | _repeat_outputs(replay, m, agents)
+        rows = zip(agents, results.pop("observation"), strict=True)
+        return results | {_obs_name(i): row for i, row in rows}
 
     return max(1, NUM_AGENT_CALLS // _calls_per_moment(reference, len(observers))), repeat
+
+
+def _repeat(replay: SingleAgentReplay | MultiAgentReplay, m: Moment) -> Results:
+    """The fields of the state after a reset or a step, and the other results of a step."""
+    key = CheckedKey(*m.key)
+    if m.key.step == 0:
+        return dict(replay.reset(m.before, key))
+    assert m.action is not None, "a step has an action"
+    state, results = replay.step(m.before, m.action, key, Time(m.key.step, m.limit))
+    return {**state, **results}
+
+
+def _repeat_outputs(replay: SingleAgentReplay | MultiAgentReplay, m: Moment, agents: Sequence[int] | None) -> Results:
+    """What is computed from the compiled state after a reset or a step; a run has the observations of a reset alone."""
+    outputs = replay.observe(m.after, Time(m.key.step, m.limit), agents)
+    if m.key.step == 0:
+        return {"observation": outputs["observation"]}
+    if replay.reference.env.metrics is not None:
+        outputs |= {METRIC + name: x for name, x in replay.metrics(m.after, m.metrics_before, m.key.step).items()}
+    return outputs
 
 
 def _obs_name(i: int) -> str:

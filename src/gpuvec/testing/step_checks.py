@@ -16,24 +16,19 @@ from numpy.typing import NDArray
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.action_access import action_bounds
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
-from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
-from gpuvec.random import Key
-from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
-from gpuvec.testing.compiled_runs.compiled_run import author_action, author_actions
+from gpuvec.spec import Environment, Time
+from gpuvec.testing.compiled_runs.result_checks import ResultChecks
 from gpuvec.testing.compiled_runs.role_rows import join_roles
-from gpuvec.testing.compiled_runs.run_checks import agent_names, check_observations, check_reward, check_states
+from gpuvec.testing.env_replay import MultiAgentReplay, SingleAgentReplay, State, make_replay
 from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
 from gpuvec.testing.reference.fault_place import fault_place
-from gpuvec.testing.reference.python_reference import PythonReference
-from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
 from gpuvec.testing.reference.time_limit import limit_calls
 from gpuvec.vector.host_copies import to_host
 
 TIME_LIMIT = 20.0  # CPU seconds of one call, after which a loop counts as endless
-State = Mapping[str, Any]  # {field: value} of one env
 
 
 class _Moments(NamedTuple):
@@ -59,7 +54,8 @@ class StepChecks:
         self._simulation, self._env = simulation, env
         self._limit = simulation.options.max_episode_steps or NO_STEP_LIMIT
         self._autoreset = simulation.options.autoreset
-        self._replays: dict[Any, _SingleAgentReplay | _MultiAgentReplay] = {}
+        self._replays: dict[Any, SingleAgentReplay | MultiAgentReplay] = {}
+        self._checks = ResultChecks(env, simulation.num_envs)
         self._times = np.zeros(simulation.num_envs, np.int32)
         self._clock = 0
 
@@ -82,7 +78,7 @@ class StepChecks:
             return [self._repeat_step(moments, row, values[row]) for row in range(self._simulation.num_envs)]
 
     def after_step(self, results: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
-        """Checks that states and rewards are finite, and observations within their spaces; waits for the device.
+        """Checks that states, rewards and metrics are finite, and observations within their spaces; waits for the device.
 
         Args:
             results: what `step` returns.
@@ -94,10 +90,10 @@ class StepChecks:
         ended = to_host(terminated) | to_host(truncated)
         is_reset = ended if self._autoreset is AutoresetMode.SAME_STEP else self._times <= 0
         self._check_results(obs, is_reset)
-        reward = to_host(reward)
-        check_reward(self._env, reward.ravel(), agent_names(reward.shape), self._clock)
+        self._checks.check_reward(to_host(reward), self._clock)
+        self._checks.check_metrics({k: to_host(v) for k, v in infos.get("metrics", {}).items()}, self._clock)
         if "final_obs" in infos and ended.any():
-            self._check_obs(infos["final_obs"], np.flatnonzero(ended))
+            self._checks.check_observations(self._joined(infos["final_obs"]), self._clock, np.flatnonzero(ended))
 
     def after_reset(self, obs: Any, mask: Any, options: Mapping[str, float]) -> None:
         """Repeats a reset that the device has made, and checks its results; waits for the device.
@@ -118,7 +114,7 @@ class StepChecks:
                 with fault_place(f"in the reset of environment {row}"):
                     replay, start = self._replay(moments, row, options), _row(moments.states, row)
                     replay.reset(start, _key(moments, row, moments.keys[row, 3], 0))
-                    replay.observe(start, Time(0, self._limit))
+                    self._observe(replay, start, Time(0, self._limit), row)
         self._check_results(obs, is_reset)
 
     def _moments(self) -> _Moments:
@@ -141,14 +137,14 @@ class StepChecks:
             int(clock),
         )
 
-    def _replay(self, moments: _Moments, row: int, options: Mapping[str, float]) -> _SingleAgentReplay | _MultiAgentReplay:
+    def _replay(self, moments: _Moments, row: int, options: Mapping[str, float]) -> SingleAgentReplay | MultiAgentReplay:
         """The functions of an env with the parameters of its row."""
         default = self._simulation.env.params
         types = {name: type(value) for name, value in default._asdict().items()}
         changed = {name: types[name](values[row]) for name, values in moments.params.items()}
         params = default._replace(**changed, **{name: types[name](value) for name, value in options.items()})
         if params not in self._replays:
-            self._replays[params] = _make_replay(dataclasses.replace(self._env, params=params))
+            self._replays[params] = make_replay(dataclasses.replace(self._env, params=params))
         return self._replays[params]
 
     def _author_values(self, actions: Any) -> NDArray[Any]:
@@ -179,32 +175,38 @@ class StepChecks:
                 return None
             with fault_place(f"in the reset of environment {row} in step {moments.clock}"):
                 state = replay.reset(state, key)
-                replay.observe(state, t)
+                self._observe(replay, state, t, row)
             return state
         with fault_place(f"in step {moments.clock} of environment {row}, step {time} of its episode"):
-            state, has_ended = replay.step(state, action, key, t)
-            replay.observe(state, t)
-        if self._autoreset is AutoresetMode.SAME_STEP and (has_ended or time >= self._limit):
+            state, results = replay.step(state, action, key, t)
+            has_ended = results["terminated"] or time >= self._limit
+            self._observe(replay, state, t, row, has_ended)
+            if self._env.metrics is not None:
+                replay.metrics(state, {}, 1)  # The values of this step alone.
+        if self._autoreset is AutoresetMode.SAME_STEP and has_ended:
             episode = (moments.clock - int(moments.origin[row])) % 2**32
             with fault_place(f"in the reset of environment {row} in step {moments.clock}"):
                 state = replay.reset(state, _key(moments, row, episode, 0))
-                replay.observe(state, Time(0, self._limit))
+                self._observe(replay, state, Time(0, self._limit), row)
         return state
+
+    def _observe(
+        self, replay: SingleAgentReplay | MultiAgentReplay, state: State, t: Time, row: int, has_ended: bool = False
+    ) -> None:
+        """Repeats the functions of observations and masks, and checks masks unless the episode has ended."""
+        results = replay.observe(state, t)
+        if "action_mask" in results and not has_ended:
+            self._checks.check_masks(results["action_mask"][None], replay.acting(state)[None], self._clock, row)
 
     def _check_results(self, obs: Any, is_reset: NDArray[np.bool_]) -> None:
         """Checks the states and the observations of all envs."""
-        check_states(self._env, self._moments().states, is_reset, self._clock)
-        self._check_obs(obs, np.arange(self._simulation.num_envs))
+        self._checks.check_states(self._moments().states, is_reset, self._clock)
+        self._checks.check_observations(self._joined(obs), self._clock)
 
-    def _check_obs(self, obs: Any, rows: NDArray[Any]) -> None:
-        """Checks the observations of some envs."""
+    def _joined(self, obs: Any) -> NDArray[Any]:
+        """Observations on the host, those of roles in one array."""
         by_role = {k: to_host(v) for k, v in obs.items()} if isinstance(obs, Mapping) else to_host(obs)
-        joined = join_roles(by_role, self._simulation.schema)
-        num_agents, is_multi_agent = self._simulation.schema.num_agents, isinstance(self._env, MultiAgentEnv)
-        names = agent_names((len(joined), num_agents) if is_multi_agent else (len(joined),))
-        selected = [name for k, name in enumerate(names) if k // num_agents in set(rows.tolist())]
-        agents = np.arange(len(selected)) % num_agents
-        check_observations(self._env, joined[rows].reshape(len(selected), -1), agents, selected, self._clock)
+        return join_roles(by_role, self._simulation.schema)  # type: ignore[no-any-return]  # an array
 
 
 def _row(states: Mapping[str, NDArray[Any]], row: int) -> State:
@@ -214,54 +216,3 @@ def _row(states: Mapping[str, NDArray[Any]], row: int) -> State:
 def _key(moments: _Moments, row: int, episode: Any, time: int) -> CheckedKey:
     seed, high, number, _ = moments.keys[row].tolist()
     return CheckedKey(seed, high, number, int(episode), time)
-
-
-class _SingleAgentReplay:
-    """The functions of a `SingleAgentEnv` in plain Python."""
-
-    def __init__(self, env: SingleAgentEnv) -> None:
-        self._reference = SingleAgentReference(env)
-
-    def reset(self, before: State, key: Key) -> State:
-        """Returns the first state of an episode."""
-        return self._reference.reset(key, before)._asdict()  # type: ignore[no-any-return]  # of a NamedTuple
-
-    def step(self, before: State, action: NDArray[Any], key: Key, t: Time) -> tuple[State, bool]:
-        """Returns the state after a step, and whether the episode terminated."""
-        state, _, terminated = self._reference.step(before, author_action(action), key)
-        return state._asdict(), bool(terminated)
-
-    def observe(self, state: State, t: Time) -> None:
-        """Computes the observation and the action mask of a state."""
-        self._reference.observe(state)
-        if has_action_masks(self._reference.env):
-            self._reference.action_mask(state)
-
-
-class _MultiAgentReplay:
-    """The functions of a `MultiAgentEnv` in plain Python."""
-
-    def __init__(self, env: MultiAgentEnv) -> None:
-        self._reference = PythonReference(env)
-
-    def reset(self, before: State, key: Key) -> State:
-        """Returns the first state of an episode."""
-        return self._reference.reset(key, self._reference.make_state(before))._asdict()  # type: ignore[no-any-return]
-
-    def step(self, before: State, actions: NDArray[Any], key: Key, t: Time) -> tuple[State, bool]:
-        """Returns the state after a step, and whether all agents vote for the end of the episode."""
-        reference: Any = self._reference
-        result = reference.step(reference.make_state(before), author_actions(reference.schema, actions), key, t)
-        return result.state._asdict(), bool(result.votes.all())
-
-    def observe(self, state: State, t: Time) -> None:
-        """Computes the observations and the action masks of a state."""
-        reference: Any = self._reference
-        s = reference.prepare_observations(reference.make_state(state))
-        reference.observations(s, t)
-        if has_action_masks(reference.env):
-            reference.action_masks(s)
-
-
-def _make_replay(env: Environment) -> _SingleAgentReplay | _MultiAgentReplay:
-    return _SingleAgentReplay(env) if isinstance(env, SingleAgentEnv) else _MultiAgentReplay(env)

@@ -66,8 +66,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             `get_state`, `render` or `close` raises the error. In any case the environment is given the
             last action of the space in place of a discrete action out of range.
         debug: whether plain Python repeats each step of each environment first, and checks every index, divisor, shift and draw
-            as `gpuvec.testing.check_env` does, and that states, rewards and observations are finite and within their spaces.
-            Each step waits for the device, and takes about 0.1 ms for each environment and agent; `rollout` is refused.
+            as `gpuvec.testing.check_env` does, that states, rewards, metrics and observations are finite and within their
+            spaces, and that masks allow an action. Each step waits for the device, and takes about 0.1 ms for each environment
+            and agent; `rollout` is refused.
         params: the environment's own parameters.
 
     Attributes:

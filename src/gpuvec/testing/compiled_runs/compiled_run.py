@@ -17,6 +17,7 @@ from gpuvec.testing.compiled_runs.role_rows import author_action_of, join_roles,
 from gpuvec.vector.env import VectorEnv
 
 INFO_NAMES = ("agent_mask", "agent_terminated", "action_mask", "critic_obs")
+METRIC = "metric "  # precedes the name of a metric among the results of a step
 
 
 class CompiledRun(NamedTuple):
@@ -136,8 +137,17 @@ def flat_infos(infos: Mapping[str, Any], schema: EnvSchema) -> dict[str, NDArray
     """
     if "action_mask" in infos:
         infos = {**infos, "action_mask": join_roles(infos["action_mask"], schema)}
-    metrics = {f"metric {name}": values for name, values in infos.get("metrics", {}).items()}
+    metrics = {METRIC + name: values for name, values in infos.get("metrics", {}).items()}
     return {name: values for name, values in infos.items() if name != "metrics"} | metrics
+
+
+def metrics_of(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns {name: array} of the metrics among results whose names are those of `flat_infos`.
+
+    Args:
+        results: {name: array} of a step.
+    """
+    return {name.removeprefix(METRIC): values for name, values in results.items() if name.startswith(METRIC)}
 
 
 def make_run(actions: NDArray[Any], results: Sequence[dict[str, NDArray[Any]]], limit: int | None) -> CompiledRun:
@@ -151,7 +161,7 @@ def make_run(actions: NDArray[Any], results: Sequence[dict[str, NDArray[Any]]], 
     steps = results[1:]
     reward, terminated, truncated = ([result[name] for result in steps] for name in ("reward", "terminated", "truncated"))
     states = [{k.removeprefix("state "): v for k, v in result.items() if k.startswith("state ")} for result in results]
-    infos = [{k: v for k, v in result.items() if k in INFO_NAMES or k.startswith("metric ")} for result in steps]
+    infos = [{k: v for k, v in result.items() if k in INFO_NAMES or k.startswith(METRIC)} for result in steps]
     obs = [result["observation"] for result in results]
     masks = [result["action_mask"] for result in results if "action_mask" in result]
     return CompiledRun(actions, obs, states, reward, terminated, truncated, infos, masks, limit)

@@ -78,7 +78,7 @@ def _repeat_following(env: Environment, moments: RunMoments | None, num_envs: in
     repeat = _repeat_single(env) if isinstance(env, SingleAgentEnv) else _repeat_multi(env, seed, moments)
     for row in range(num_envs):
         key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
-        moment = Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row)
+        moment = Moment(0, row, key, {}, {}, None, 1, {}) if moments is None else moments.following(row)
         with fault_place(moment.place()):
             repeat(moment)
 

@@ -12,7 +12,7 @@ from gpuvec.engine.compiler.types import EnvState
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, author_actions
-from gpuvec.testing.compiled_runs.run_checks import NonFiniteResultError
+from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.reference.author_calls import NotPlainError
 from gpuvec.testing.reference.checked_arrays import CheckedArray, Index, checked_state
@@ -42,7 +42,7 @@ def explain_nonfinite(env: Environment, run: CompiledRun, error: NonFiniteResult
         seed: the seed of the run.
     """
     row, agent = error.row, 0
-    if isinstance(env, MultiAgentEnv) and error.part != "state":
+    if isinstance(env, MultiAgentEnv) and error.part not in ("state", "metric"):
         row, agent = divmod(error.row, run.obs[0].shape[1])
     moment, trace = RunMoments(run, seed).at(error.t, row), NonFiniteTrace(error.value)
     try:
@@ -65,6 +65,8 @@ def _repeat_single(env: SingleAgentEnv, m: Moment, part: str, trace: NonFiniteTr
     with trace.active():
         if part == "observation":
             reference.observe(m.after)
+        elif part == "metric":
+            reference.metrics(m.after, m.metrics_before, m.key.step)
         elif m.action is None:
             reference.reset(CheckedKey(*m.key), m.before)
         else:
@@ -80,6 +82,9 @@ def _repeat_multi(env: MultiAgentEnv, m: Moment, part: str, agent: int, trace: N
         after = reference.prepare_observations(after, [agent])
         with trace.active():
             reference.observations(after, t, [agent])
+    elif part == "metric":
+        with trace.active():
+            reference.metrics(after, m.metrics_before, m.key.step)
     elif m.action is None:
         reference.reset(key, before)
     elif part == "state":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
 from gpuvec.random import Key
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, metrics_of
 
 MAX_VALUES = 16  # the number of values of an integer field around which a moment is selected
 
@@ -27,6 +27,7 @@ class Moment(NamedTuple):
     after: dict[str, NDArray[Any]]
     action: NDArray[Any] | None  # (...) or (..., K); None for a reset
     limit: int  # the number of steps of an episode
+    metrics_before: Mapping[str, Any]  # {name: value} of the metrics up to the step before
 
     def place(self) -> str:
         """Describes the moment for messages."""
@@ -66,7 +67,8 @@ class RunMoments:
         after = {k: v[row] for k, v in run.states[t].items()}
         before = {k: v[row] for k, v in run.states[t - 1].items()} if time > 0 else after
         action = run.actions[t - 1, row] if time > 0 else None
-        return Moment(t, row, key, before, after, action, run.limit or NO_STEP_LIMIT)
+        metrics = {name: values[row] for name, values in metrics_of(run.infos[t - 2]).items()} if time > 1 else {}
+        return Moment(t, row, key, before, after, action, run.limit or NO_STEP_LIMIT, metrics)
 
     def following(self, row: int) -> Moment:
         """Returns the reset or step after the last one of the run, which has no results.
@@ -79,7 +81,7 @@ class RunMoments:
         time, episode = (0, t) if over else (int(self.times[-1, row]) + 1, int(self._episodes[-1, row]))
         key = Key(self._seed & 0xFFFFFFFF, self._seed >> 32, row, episode, time)
         before = {k: v[row] for k, v in run.states[-1].items()}
-        return Moment(t, row, key, before, {}, run.actions[t - 1, row], run.limit or NO_STEP_LIMIT)
+        return Moment(t, row, key, before, {}, run.actions[t - 1, row], run.limit or NO_STEP_LIMIT, {})
 
     def select(self, count: int, seconds: float = 0.0) -> Iterator[tuple[int, int]]:
         """Selects moments: some in any case, ordered by time, then further ones while there is time.

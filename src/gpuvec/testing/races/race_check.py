@@ -26,7 +26,7 @@ from gpuvec.testing.compiled_runs.compiled_run import (
     short_episode_steps,
 )
 from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
-from gpuvec.testing.compiled_runs.run_checks import check_observations, check_reward
+from gpuvec.testing.compiled_runs.result_checks import check_observations, check_reward
 from gpuvec.testing.compiled_runs.run_moments import RunMoments
 from gpuvec.testing.draw_check import EQUAL_STARTS, NUM_STARTS
 from gpuvec.testing.races.ownership import OwnershipCheck, name_element

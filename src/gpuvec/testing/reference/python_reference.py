@@ -24,6 +24,7 @@ from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_draws import CheckedKey
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.checked_values import CheckedInt, DataInt
+from gpuvec.testing.reference.metric_values import episode_metrics
 from gpuvec.testing.reference.position_bound import check_position_bound
 from gpuvec.testing.reference.reduced_values import reduce
 from gpuvec.testing.reference.scattered_values import contributions, scatter
@@ -59,7 +60,9 @@ class PythonReference:
     """
 
     def __init__(self, env: MultiAgentEnv, view: Callable[[EnvState], EnvState] = checked_state) -> None:
-        self.env = CheckedFunctions().environment(env)
+        functions = CheckedFunctions()
+        self.env = functions.environment(env)
+        self._metrics = functions.function(env.metrics)
         schema = make_schema(self.env)
         assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
         self.schema, self.view = schema, view
@@ -182,12 +185,23 @@ class PythonReference:
             key: the key of the draws.
             t: the time after the step.
         """
-        mask = np.array(self._call_for_each(self.env.active, s, self.p), np.bool_)
-        acting = mask & self._has_turn(s)
+        mask, has_turn = self._active(s), self._has_turn(s)
         s = self.copy(s)
         for phase in self.env.phases:
             s = self.run_phase(phase, s, actions, key)
-        return self.step_result(s, mask, t)._replace(mask=acting)
+        return self.step_result(s, mask, t)._replace(mask=mask & has_turn)
+
+    def acting(self, s: EnvState) -> NDArray[np.bool_]:
+        """Returns whether each agent acts in the next step, (A,): it is active and has its turn.
+
+        Args:
+            s: the state before that step.
+        """
+        return self._active(s) & self._has_turn(s)
+
+    def _active(self, s: EnvState) -> NDArray[np.bool_]:
+        """Whether each agent is active, (A,)."""
+        return np.array(self._call_for_each(self.env.active, s, self.p), np.bool_)
 
     def _has_turn(self, s: EnvState) -> NDArray[np.bool_]:
         """Whether it is the turn of each agent, (A,)."""
@@ -208,7 +222,7 @@ class PythonReference:
             t: the time after the step.
         """
         t = checked_time(t)
-        terminated = mask & ~np.array(self._call_for_each(self.env.active, s, self.p), np.bool_)
+        terminated = mask & ~self._active(s)
         reward = np.array(self._call_for_each(self.env.reward, s, t, self.p), np.float32)
         votes = np.array(self._call_for_each(self.env.terminated, s, self.p), np.bool_)
         return StepResult(s, reward, votes, mask, terminated)
@@ -323,6 +337,16 @@ class PythonReference:
                 )
             )
         return _padded(rows, max(part.mask_size for part in self.schema.parts))
+
+    def metrics(self, s: EnvState, before: Mapping[str, Any], time: int) -> dict[str, np.float32]:
+        """Returns {name: value} of the metrics of an episode up to a step.
+
+        Args:
+            s: the state after the step.
+            before: the metrics up to the step before.
+            time: the number of the step in its episode.
+        """
+        return episode_metrics(self.schema.metrics, self._metrics, self.view(s), self.p, before, time)
 
     def _image(self, part: MultiAgentSchema, i: int, view: EnvState, t: Time) -> NDArray[Any]:
         """The image of agent i, (C, H, W)."""

@@ -18,6 +18,7 @@ from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.checked_values import CheckedInt
+from gpuvec.testing.reference.metric_values import episode_metrics
 from gpuvec.testing.reference.python_reference import checked_time, choices_of
 
 
@@ -33,10 +34,12 @@ class SingleAgentReference:
 
     def __init__(self, env: SingleAgentEnv, view: Callable[[EnvState], EnvState] | None = None) -> None:
         self._view = view
-        self.env = CheckedFunctions().environment(env)
+        functions = CheckedFunctions()
+        self.env = functions.environment(env)
+        self._metrics = functions.function(env.metrics)
         self.p = checked_params(env.params)
         schema = make_schema(env)
-        self.obs = schema.obs
+        self.obs, self._metric_kinds = schema.obs, getattr(schema, "metrics", {})
         self.arrays: dict[str, Buffer] = schema.array_fields if isinstance(schema, MultiAgentSchema) else {}
 
     def make_state(self, values: Mapping[str, ArrayLike] | None = None) -> EnvState:
@@ -103,6 +106,16 @@ class SingleAgentReference:
         assert self.env.critic_observation is not None, "the environment declares a critic's observation"
         function = self.env.critic_observation(self.env.params).self_features
         return np.array(call_checked(function, CheckedInt(0), self.make_state(values), checked_time(t), self.p), np.float32)
+
+    def metrics(self, values: Mapping[str, ArrayLike], before: Mapping[str, Any], time: int) -> dict[str, np.float32]:
+        """Returns {name: value} of the metrics of an episode up to a step.
+
+        Args:
+            values: {field: value} of the state after the step.
+            before: the metrics up to the step before.
+            time: the number of the step in its episode.
+        """
+        return episode_metrics(self._metric_kinds, self._metrics, self.make_state(values), self.p, before, time)
 
     def observe(self, values: Mapping[str, ArrayLike]) -> NDArray[Any]:
         """Returns the observation of a state, (D,) or (C, H, W).

@@ -1,0 +1,257 @@
+"""Checks that results of environments are finite and within their spaces, and that masks allow an action.
+
+Letters: E envs, A agents, N observations or elements of a mask, D features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
+from gpuvec.engine.layout.observation_widths import feature_widths
+from gpuvec.engine.layout.reduction_fields import extrema_fields
+from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.errors import AuthoringError
+from gpuvec.phases import first_function
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
+from gpuvec.testing.compiled_runs.masked_actions import masked_components
+from gpuvec.testing.compiled_runs.role_rows import join_roles
+
+FINITE = "guard divisions, roots and logarithms"
+
+
+class NonFiniteResultError(AuthoringError):
+    """A result of a compiled run is not finite."""
+
+    part: str  # "state", "reward", "observation" or "metric"
+    t: int  # the number of steps before it
+    row: int  # the number of the agent or the environment in the array that was checked
+    value: float
+    problem: str  # the message without its place
+
+    @staticmethod
+    def of(function: Callable[..., Any], problem: str, part: str, t: int, row: int, value: float) -> NonFiniteResultError:
+        """Returns an error about a function.
+
+        Args:
+            function: the author's function.
+            problem: what is wrong, and the remedy.
+            part: "state", "reward", "observation" or "metric".
+            t: the number of steps.
+            row: the number of the agent or the environment in the array that was checked.
+            value: the value.
+        """
+        error = NonFiniteResultError(*authoring_error(function, problem).args)
+        error.part, error.t, error.row, error.value, error.problem = part, t, row, value, problem
+        return error
+
+
+class ResultChecks:
+    """Checks the results of E environments after a reset or a step.
+
+    The methods raise AuthoringError for the first value that is wrong. Their argument t is the number of steps, for messages.
+
+    Args:
+        env: the environment.
+        num_envs: E.
+    """
+
+    def __init__(self, env: Environment, num_envs: int) -> None:
+        self._env, self._schema = env, make_schema(env)
+        self._names = agent_names((num_envs, self._schema.num_agents) if isinstance(env, MultiAgentEnv) else (num_envs,))
+        self._bounds = observation_bounds(env)
+
+    def check_states(self, states: Mapping[str, NDArray[Any]], is_reset: NDArray[np.bool_], t: int) -> None:
+        """Checks that the floats of all states are finite, or extrema of no element.
+
+        Args:
+            states: {field: (E, ...)}.
+            is_reset: (E,) whether the last call reset each environment.
+            t: the number of steps.
+        """
+        extrema = extrema_fields(self._env)
+        for name, values in states.items():
+            is_wrong = np.isnan if name in extrema else _is_not_finite
+            if values.dtype.kind == "f" and is_wrong(values).any():
+                row, *rest = np.argwhere(is_wrong(values))[0].tolist()
+                place = name + "".join(f"[{k}]" for k in rest)
+                value = values[(row, *rest)]
+                problem = f"after {t} steps {place} of the state of environment {row} is {value}, which is not finite"
+                function = first_function(self._env.reset) if is_reset[row] else step_function(self._env)
+                problem = f"{problem}: {FINITE}, and mark a missing value by a bool"
+                raise NonFiniteResultError.of(function, problem, "state", t, row, float(value))
+
+    def check_observations(self, obs: NDArray[Any], t: int, rows: NDArray[Any] | None = None) -> None:
+        """Checks that observations are finite and within their space.
+
+        Args:
+            obs: (E, ...) observations, those of roles as `join_roles` returns them.
+            t: the number of steps.
+            rows: the indices of the environments whose observations are checked; None for all.
+        """
+        low, high = self._bounds
+        obs = obs if rows is None else obs[rows]
+        if ((obs >= low) & (obs <= high) & np.isfinite(obs)).all():
+            return
+        num_agents = self._schema.num_agents
+        by_env = np.arange(len(self._names)).reshape(-1, num_agents)
+        numbers = (by_env if rows is None else by_env[rows]).ravel()
+        names = [self._names[number] for number in numbers]
+        check_observations(self._env, obs.reshape(len(names), -1), numbers % num_agents, names, t)
+
+    def check_reward(self, reward: NDArray[np.float32], t: int) -> None:
+        """Checks that rewards are finite.
+
+        Args:
+            reward: (E, ...) rewards of the step.
+            t: the number of steps.
+        """
+        if not np.isfinite(reward).all():
+            check_reward(self._env, reward.ravel(), self._names, t)
+
+    def check_metrics(self, metrics: Mapping[str, NDArray[np.float32]], t: int) -> None:
+        """Checks that metrics are finite.
+
+        Args:
+            metrics: {name: (E,)} of the step.
+            t: the number of steps.
+        """
+        for name, values in metrics.items():
+            if not np.isfinite(values).all():
+                row = int(np.flatnonzero(~np.isfinite(values))[0])
+                problem = f"after {t} steps metric {name!r} of environment {row} is {values[row]}: {FINITE}"
+                assert self._env.metrics is not None, "an environment without metrics has none in its infos"
+                raise NonFiniteResultError.of(self._env.metrics, problem, "metric", t, row, float(values[row]))
+
+    def check_masks(self, mask: NDArray[np.bool_], acts: NDArray[np.bool_], t: int, first_env: int = 0) -> None:
+        """Checks that masks allow an action in each component for each agent that acts in the next step.
+
+        Args:
+            mask: (E, ..., N) masks, those of roles as `join_roles` returns them; or those of some environments.
+            acts: (E, A) whether each agent acts.
+            t: the number of steps.
+            first_env: the index of the first environment of `mask`.
+        """
+        for agents, component, elements, _ in masked_components(self._schema):
+            allows_none = ~mask.reshape(*acts.shape, -1)[:, agents, elements].any(-1) & acts[:, agents]
+            if allows_none.any():
+                row, number = np.argwhere(allows_none)[0].tolist()
+                agent = agents.start + number
+                function, _ = author_function_of(self._env.allowed, getattr(self._schema, "roles", {}), agent)
+                components = len({c.component for c in masked_components(self._schema) if c.agents == agents})
+                place = f" in component {component}" if components > 1 else ""
+                name = self._names[(first_env + row) * self._schema.num_agents + agent]
+                problem = f"after {t} steps it allows no action{place} for {name}"
+                remedy = "declare an action that does nothing for such states, or end the episode"
+                raise authoring_error(function, f"{problem}: at least one must be allowed; {remedy}")
+
+
+def _is_not_finite(values: NDArray[np.float32]) -> NDArray[np.bool_]:
+    return ~np.isfinite(values)
+
+
+def agent_names(shape: tuple[int, ...]) -> list[str]:
+    """Returns a description of each environment, or of each agent of each environment, for messages.
+
+    Args:
+        shape: (E,), or (E, A).
+    """
+    return [
+        f"environment {index[0]}" if len(index) == 1 else f"agent {index[1]} of environment {index[0]}"
+        for index in np.ndindex(shape)
+    ]
+
+
+def observation_bounds(env: Environment) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns the lower and the upper bounds of an agent's observation, or (A, D) of the agents if spaces are by role.
+
+    Args:
+        env: the environment.
+    """
+    spaces, schema = env.spaces(env.params), make_schema(env)
+    if not isinstance(spaces, Mapping):
+        return spaces[0].low, spaces[0].high
+    assert isinstance(schema, MultiAgentSchema), "roles are of many agents"
+    bounds = ({role: getattr(spaces[role][0], name) for role in schema.roles} for name in ("low", "high"))
+    rows = ({role: np.broadcast_to(x, (1, schema.roles[role], *x.shape)) for role, x in by_role.items()} for by_role in bounds)
+    low, high = (join_roles(by_role, schema)[0] for by_role in rows)
+    return low, high
+
+
+def check_observations(
+    env: Environment, obs: NDArray[np.float32], agents: Sequence[int] | NDArray[Any], names: Sequence[str], t: int
+) -> None:
+    """Checks that observations are finite and within their space.
+
+    Args:
+        env: the environment.
+        obs: (N, D) observations after t steps.
+        agents: (N,) the index of the agent of each observation.
+        names: N descriptions of the agents, for messages.
+        t: the number of steps.
+
+    Raises:
+        AuthoringError: one is not; the message names the first.
+    """
+    obs, is_by_role = obs.reshape(len(obs), -1), isinstance(env.spaces(env.params), Mapping)
+    low, high = (np.broadcast_to(x[agents] if is_by_role else x.ravel(), obs.shape) for x in observation_bounds(env))
+    for is_wrong, rule in (
+        (~np.isfinite(obs), f"which is not finite: {FINITE}"),
+        ((obs < low) | (obs > high), "outside its space, {:.7g} to {:.7g}: widen the space, or clip"),
+    ):
+        if is_wrong.any():
+            row, k = np.argwhere(is_wrong)[0]
+            function, value = _feature_function(env, int(agents[row]), k), float(obs[row, k])
+            bounds = rule.format(low[row, k], high[row, k])
+            problem = f"after {t} steps observation {k} of {names[row]} is {value:.7g}, {bounds}"
+            if math.isfinite(value):
+                raise authoring_error(function, problem)
+            raise NonFiniteResultError.of(function, problem, "observation", t, int(row), value)
+
+
+def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[str], t: int) -> None:
+    """Checks that rewards are finite.
+
+    Args:
+        env: the environment.
+        reward: (N,) rewards of a step.
+        names: N descriptions of the agents, for messages.
+        t: the number of the step.
+
+    Raises:
+        AuthoringError: one is not; the message names the first.
+    """
+    for row, (name, value) in enumerate(zip(names, reward, strict=True)):
+        if not np.isfinite(value):
+            problem = f"the reward of {name} in step {t} is {value}: {FINITE}"
+            function = env.step if isinstance(env, SingleAgentEnv) else _reward_function(env, row)
+            raise NonFiniteResultError.of(function, problem, "reward", t, row, float(value))
+
+
+def _reward_function(env: MultiAgentEnv, row: int) -> Callable[..., Any]:
+    """The author's function that computes the reward with that number among those of all agents of several environments."""
+    roles = env.roles(env.params) if env.roles is not None else {}
+    function, _ = author_function_of(env.reward, roles, row % env.agents(env.params))
+    return function  # type: ignore[no-any-return]  # the author's
+
+
+def _feature_function(env: Environment, agent: int, k: int) -> Callable[..., Any]:
+    """The author's function that computes element k of the observation of an agent."""
+    if isinstance(env, SingleAgentEnv):
+        return env.observe
+    schema = make_schema(env)
+    assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
+    part = schema.role_schemas[role_of_agent(schema.roles, agent)[0]] if schema.role_schemas else schema
+    observation = part.observation
+    if observation.pixel is not None:
+        return observation.pixel
+    if observation.other_features is not None and k < observation.max_neighbors * feature_widths(env, part)[0]:
+        return observation.other_features
+    assert observation.self_features is not None, "other observations than images have features"
+    return observation.self_features
