@@ -23,24 +23,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import (
-    Floats,
-    Ints,
-    Key,
-    MultiAgentEnv,
-    Observation,
-    Time,
-    UInt8s,
-    assign,
-    each,
-    fraction,
-    sum_of,
-)
+from gpuvec import Key, MultiAgentEnv, Time, assign, each, fraction, sum_of
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import require_at_least_one, require_finite, require_not_negative
 from gpuvec_envs.epidemic_calibration import (
     DEATH_RATE,
-    FILTER_DECAY_DAYS,
     FILTER_WINDOW,
     NUM_LEVELS,
     RECOVERY_RATE,
@@ -50,87 +37,9 @@ from gpuvec_envs.epidemic_calibration import (
     WORKING_AGE_SHARE,
     EpidemicRegions,
 )
-from gpuvec_envs.epidemic_regions import synthetic_regions
+from gpuvec_envs.epidemic_observation import observation
+from gpuvec_envs.epidemic_state import NUM_FILTERS, Params, ParamsWithTables, State, tables
 from gpuvec_envs.epidemic_tables import convert_tables, tables_of
-
-NUM_FILTERS = len(FILTER_DECAY_DAYS)
-
-
-class State(NamedTuple):
-    # People are shares of the population of their state, so that float32 keeps small states as well as large ones.
-    susceptible: Annotated[Floats, "state"]
-    infected: Annotated[Floats, "state"]
-    recovered: Annotated[Floats, "state"]  # with the dead and the vaccinated
-    deaths: Annotated[Floats, "state"]
-    vaccinated: Annotated[Floats, "state"]
-    unemployed: Annotated[Floats, "state"]
-    productivity: Annotated[Floats, "state"]  # with the subsidy [of the maximum]
-    new_deaths: Annotated[Floats, "state"]  # in this step
-    health: Annotated[Floats, "state"]  # index of this step
-    economy: Annotated[Floats, "state"]
-    filtered: Annotated[Floats, "state", NUM_FILTERS]  # decaying sums of changes of the level
-    levels: Annotated[UInt8s, "state", TRANSMISSION_LAG]  # of the last 29 days; day t at t % 29
-    closed_days: Annotated[Ints, "state"]  # for which the mask stays closed
-    subsidy_level: Annotated[Ints, "planner"]
-    day: int
-    total_new_deaths: float  # of all states in this step [share of all people]
-    net_output: float  # of all states in this step, without the cost of subsidies [of the maximum]
-    planner_health: float  # index of this step
-    planner_economy: float
-    mean_health: float  # of the indices of the states in this step
-    mean_economy: float
-    total_deaths: float  # [share of all people]
-    total_unemployed: float
-
-
-class Params(NamedTuple):
-    num_states: int = 51
-    region_seed: int = 0
-    state_health_scaling: float = 0.3  # of the odds of health against the economy
-    planner_health_scaling: float = 0.45
-    cooldown: int = 28  # from a change of the level of stringency to the next one that the mask allows [day]
-    num_subsidy_levels: int = 20  # without level 0
-    subsidy_interval: int = 90  # [day]
-    max_subsidy: float = 20_000.0  # [USD/person/year]
-    interest: float = 0.03  # that the planner pays on subsidies
-    vaccine_rate: float = 3_000.0  # [1/million people/day]
-    delivery_interval: int = 1  # [day]
-    vaccine_start: int = 296  # [day]
-
-
-class ParamsWithTables(Params):
-    # Each has an element for each of N states, unless the comment says otherwise.
-    transmission_intercept: Floats
-    transmission_slope: Floats
-    unemployment_weights: Floats  # (N, 5)
-    baseline_unemployment: Floats  # share of the population
-    first_people: Floats  # (N, 6), shares after a reset in the order of the fields of `State`
-    first_filtered: Floats  # (N, 5)
-    past_levels: Ints  # (29, N), day t at t % 29
-    forgotten_changes: Floats  # (B, N), the changes of the level that leave the window in the last B of 600 steps
-    filter_decay: Floats  # (5,)
-    filter_end: Floats  # (5,), the weight of a change that leaves the window
-    delivery: Floats  # vaccines, share of the population
-    subsidy: Floats  # at the highest level [of the maximal productivity]
-    production: Floats  # of the share of the population that works [of the maximal productivity]
-    population_share: Floats  # of all people
-    production_share: Floats  # of the maximal productivity of all states
-    # An index of health is health_offset - health_scale * new_deaths, one of the economy is economy_offset - economy_scale / y.
-    health_offset: Floats
-    health_scale: Floats
-    economy_offset: Floats
-    economy_scale: Floats
-    health_weight: Floats
-    planner_constants: Floats  # (5,): the same four constants of the planner, and its weight of health
-
-
-class Metrics(NamedTuple):
-    planner_health: Annotated[float, "sum"]
-    planner_economy: Annotated[float, "sum"]
-    mean_health: Annotated[float, "sum"]  # of the states
-    mean_economy: Annotated[float, "sum"]
-    deaths_percent: float  # of all people
-    unemployed_percent: Annotated[float, "mean"]
 
 
 def agents(p: Params) -> int:
@@ -139,10 +48,6 @@ def agents(p: Params) -> int:
 
 def roles(p: Params) -> dict[str, int]:
     return {"state": p.num_states, "planner": 1}
-
-
-def tables(p: Params) -> dict[str, Any]:
-    return convert_tables(tables_of(synthetic_regions(p.num_states, p.region_seed), p))
 
 
 def reset_state(i: int, s: State, key: Key, p: ParamsWithTables) -> None:
@@ -285,66 +190,21 @@ def allowed_subsidies(i: int, action: int, s: State, p: ParamsWithTables) -> boo
     return action == 0 or s.day % p.subsidy_interval == 0
 
 
-def time_to_vaccines(t: Time, p: ParamsWithTables) -> float:
-    """Returns the time from the next step to a delivery [delivery_interval], as the source counts it."""
-    interval, day = p.delivery_interval, t.step + 1
-    first = (p.vaccine_start + interval - 1) // interval * interval
-    if day > first:
-        return fraction(interval - day % interval, interval)
-    return fraction(min(interval, first - day), interval * interval)
-
-
-def clocks(i: int, s: State, t: Time, p: ParamsWithTables) -> tuple[float, float, float, float]:
-    """Returns what both roles observe of the time and the subsidies."""
-    to_subsidy = p.subsidy_interval - t.step % p.subsidy_interval
-    return (
-        fraction(t.step, t.limit),
-        fraction(to_subsidy, p.subsidy_interval),
-        fraction(s.subsidy_level[0], p.num_subsidy_levels),
-        time_to_vaccines(t, p),
-    )
-
-
-def features_of_state(i: int, s: State, t: Time) -> tuple[float, float, float, float, float, float, float, float, float]:
-    """Returns the nine features of state i that it and the planner observe."""
-    return (
-        s.susceptible[i],
-        s.infected[i],
-        s.recovered[i],
-        s.deaths[i],
-        s.vaccinated[i],
-        s.unemployed[i],
-        s.productivity[i],
-        fraction(s.levels[i, (t.step + 1) % TRANSMISSION_LAG], NUM_LEVELS),
-        fraction(s.levels[i, t.step % TRANSMISSION_LAG], NUM_LEVELS),
-    )
-
-
-def self_features(i: int, s: State, t: Time, p: ParamsWithTables) -> tuple[float, ...]:
-    return features_of_state(i, s, t) + clocks(i, s, t, p)
-
-
-def is_self(i: int, slot: int, s: State, t: Time, p: ParamsWithTables) -> tuple[float]:
-    return (1.0 if i == slot else 0.0,)
-
-
-def features_for_planner(i: int, slot: int, s: State, t: Time, p: ParamsWithTables) -> tuple[float, ...]:
-    return features_of_state(slot, s, t)
-
-
-def observation(p: Params) -> dict[str, Observation]:
-    return {
-        "state": Observation(self_features, is_self, p.num_states),
-        "planner": Observation(clocks, features_for_planner, p.num_states),
-    }
-
-
 def spaces(p: Params) -> dict[str, tuple[Box, Discrete]]:
     # Subsidies add at most max_subsidy / productivity to the productivity, which has no simple bound.
     return {
         "state": (Box(0.0, np.inf, (p.num_states + 13,)), Discrete(NUM_LEVELS + 1)),
         "planner": (Box(0.0, np.inf, (9 * p.num_states + 4,)), Discrete(p.num_subsidy_levels + 1)),
     }
+
+
+class Metrics(NamedTuple):
+    planner_health: Annotated[float, "sum"]
+    planner_economy: Annotated[float, "sum"]
+    mean_health: Annotated[float, "sum"]  # of the states
+    mean_economy: Annotated[float, "sum"]
+    deaths_percent: float  # of all people
+    unemployed_percent: Annotated[float, "mean"]
 
 
 def metrics(s: State, p: ParamsWithTables) -> Metrics:
