@@ -35,7 +35,8 @@ from gpuvec.testing.reference.checked_arrays import checked_value, stale_array
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
 from gpuvec.testing.reference.checked_values import CheckedInt
 from gpuvec.testing.reference.fault_place import fault_place
-from gpuvec.testing.reference.python_reference import PythonReference, checked_time, reset_phases
+from gpuvec.testing.reference.python_reference import PythonReference, reset_phases
+from gpuvec.testing.reference.state_outputs import checked_time
 
 NUM_ENVS = 3
 NUM_STEPS = 4  # the number of steps of each env before anything is compiled

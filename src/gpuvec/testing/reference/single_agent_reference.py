@@ -19,7 +19,7 @@ from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.checked_values import CheckedInt
 from gpuvec.testing.reference.metric_values import episode_metrics
-from gpuvec.testing.reference.python_reference import checked_time, choices_of
+from gpuvec.testing.reference.state_outputs import checked_time, choices_of
 
 
 class SingleAgentReference:
