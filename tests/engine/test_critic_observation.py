@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
 from tests.support.critic_env import GUESSER, GUESSERS, hidden_of, observe
+from tests.support.pictured_line_env import PICTURED_LINE
 
 from gpuvec import Features, Observation
 from gpuvec.errors import AuthoringError
@@ -77,6 +78,24 @@ def test_one_agent(device):
         np.testing.assert_array_equal(host(infos["critic_obs"])[:, 0], host(obs)[:, 0])
 
 
+def place_and_time(i: int, s: Any, t: Any, p: Any) -> tuple[float, float]:
+    return np.float32(s.target[i]), np.float32(t.step)  # type: ignore[return-value]  # float32
+
+
+def test_agents_that_observe_images_may_have_features_for_a_critic(device):
+    env = make(dataclasses.replace(PICTURED_LINE, critic_observation=lambda p: Observation(place_and_time)), device)
+    assert env.single_critic_observation_space.shape == (2, 2)
+    obs, infos = env.reset(seed=0)
+    for t in range(12):
+        assert host(obs).shape == (NUM_ENVS, 2, 2, 5, 5)
+        critic = host(infos["critic_obs"])
+        np.testing.assert_array_equal(critic[..., 0], host(env.get_state())["target"])
+        np.testing.assert_array_equal(critic[..., 1], np.full((NUM_ENVS, 2), t % 10))
+        obs, _, _, truncated, infos = env.step(on_device(env, np.ones((NUM_ENVS, 2), int)))
+        if host(truncated).all():
+            np.testing.assert_array_equal(host(infos["final_critic_obs"])[..., 0], critic[..., 0])
+
+
 def test_flattened_agents_have_rows_of_their_own():
     inner, env = make(GUESSERS), FlattenAgents(make(GUESSERS))
     assert env.single_critic_observation_space.shape == (8,)
@@ -107,9 +126,10 @@ def test_check_env_finds_a_fault_of_the_critic():
 
 WRONG = {
     "nothing": (lambda p: None, r"critic_observation\(p\) returned NoneType; it must return Observation\(self_features"),
-    "pixel": (
-        lambda p: Observation(observe, pixel=observe),
-        "has pixel, other_features or neighbors; it may have self_features",
+    "image": (lambda p: Observation(pixel=observe), "returned an image; a critic observes features, also where agents"),
+    "neighbors": (
+        lambda p: Observation(observe, observe, 2),
+        "has other_features or neighbors; it may have self_features",
     ),
     "set": (lambda p: Observation(observe, blocks=(Features("cells", hidden_of),)), "features over 'cells', which is no set"),
 }

@@ -30,14 +30,19 @@ def make_critic_schema(env: Environment, schema: EnvSchema) -> MultiAgentSchema 
     if schema.role_schemas:
         raise AuthoringError("critic_observation is for agents with equal spaces, and here spaces(p) is by role: remove it.")
     observation = env.critic_observation(env.params)
+    if isinstance(observation, Observation) and observation.pixel is not None:
+        raise AuthoringError(
+            "critic_observation(p) returned an image; a critic observes features, also where agents observe images: return "
+            "Observation(self_features, ...) without pixel."
+        )
     if not isinstance(observation, Observation) or observation.self_features is None:
         raise AuthoringError(
             f"critic_observation(p) returned {type(observation).__name__}; it must return Observation(self_features, ...) with "
             "features of the agent that the value is of."
         )
-    if observation.pixel is not None or observation.other_features is not None or observation.neighbors is not None:
+    if observation.other_features is not None or observation.neighbors is not None:
         raise AuthoringError(
-            "critic_observation(p) has pixel, other_features or neighbors; it may have self_features and blocks. Features of "
+            "critic_observation(p) has other_features or neighbors; it may have self_features and blocks. Features of "
             'all agents are blocks=(Features("agents", function),).'
         )
     if observation.blocks and schema.is_single_agent:
