@@ -17,7 +17,7 @@ from gpuvec.engine.compiler.functions import device_function
 from gpuvec.errors import AuthoringError
 
 NUM_AGENTS = 110
-assume_below, view = cpu_array_ops().assume_below(NUM_AGENTS), cpu_array_ops().view
+assume_below, view = cpu_array_ops().assume_below(NUM_AGENTS), cpu_array_ops().view((NUM_AGENTS,))
 
 
 def run_loops(first, last, step):
@@ -140,7 +140,7 @@ def test_assume_below_does_not_change_elements(dtype):
 
     @njit
     def call(x, index_address, first, last):
-        bounded = assume_below(view(index_address, 0, (NUM_AGENTS,), dtype))
+        bounded = assume_below(view(index_address, 0, dtype))
         return f(x, bounded, first, last), bounded[-1], bounded[1:3][1], len(bounded)
 
     total, last, third, count = call(x, index.ctypes.data, 3, 9)
@@ -152,11 +152,11 @@ def test_each_bound_of_assume_below_is_compiled_separately():
     """With the assumption of the smaller bound, the compiler removes the comparison."""
 
     def make_comparison(bound):
-        with_bound = cpu_array_ops().assume_below(bound)
+        with_bound, view_of_one = cpu_array_ops().assume_below(bound), cpu_array_ops().view((1,))
 
         @njit
         def is_above_3(address):
-            return with_bound(view(address, 0, (1,), np.int32))[0] > 3
+            return with_bound(view_of_one(address, 0, np.int32))[0] > 3
 
         return is_above_3
 
@@ -170,10 +170,11 @@ def test_each_bound_of_assume_below_is_compiled_separately():
 def test_gpu_loop_does_not_test_the_sign_of_nonnegative_indices():
     from numba.cuda import types
 
-    f, assume_below_on_gpu = device_function(sum_indexed), numba_cuda.cuda_array_ops().assume_below(NUM_AGENTS)
+    f, array_ops = device_function(sum_indexed), numba_cuda.cuda_array_ops()
+    assume_below_on_gpu, indices = array_ops.assume_below(NUM_AGENTS), array_ops.subarray((NUM_AGENTS,))
 
     def kernel(x, index, out):
-        out[0] = f(x, assume_below_on_gpu(index), 10, NUM_AGENTS)
+        out[0] = f(x, assume_below_on_gpu(indices(index, 0)), 10, NUM_AGENTS)
 
     def with_signs(x, index, out):
         total = x[0]

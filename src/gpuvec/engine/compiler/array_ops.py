@@ -14,7 +14,7 @@ from gpuvec.engine.compiler.array_stores import (
     make_store_flat,
     make_store_strided,
 )
-from gpuvec.engine.compiler.array_views import make_assume_below, make_subarray, make_view
+from gpuvec.engine.compiler.array_views import make_assume_below, make_numba_array, make_subarray, make_view
 from gpuvec.engine.compiler.atomic_updates import make_atomic_update, make_compare_exchange
 from gpuvec.engine.compiler.integer_ops import (
     make_add_nonnegative,
@@ -34,10 +34,11 @@ class ArrayOps(NamedTuple):
     A buffer is the address of an array in global memory; an array is one that Numba knows, in shared or local memory.
 
     Attributes:
-        view: `view(buffer, index, shape, dtype)` returns the C-contiguous array of that shape which is number `index` of those
-            that the buffer contains one after the other.
-        subarray: `subarray(array, start, shape)` returns the C-contiguous array of that shape which begins at element `start`
-            of a one-dimensional array.
+        view: `view(shape)(buffer, index, dtype)` returns the C-contiguous array of that shape which is number `index` of those
+            that the buffer contains one after the other. The shape is a constant (see `static_arrays`).
+        subarray: `subarray(shape)(array, start)` returns the C-contiguous array of that shape which begins at element `start`
+            of a contiguous array.
+        numba_array: `numba_array(array)` returns Numba's own array with the elements of an array of constant shape.
         assume_below: `assume_below(n)(array)` returns the array of integers, whose elements the compiler then knows to be in
             [0, n).
         assume_nonnegative: `assume_nonnegative(x)` returns `x` as an int64 that the compiler knows not to be negative, so that
@@ -72,8 +73,9 @@ class ArrayOps(NamedTuple):
             ascending order. `smallest` must be in ascending order.
     """
 
-    view: DeviceFunction
-    subarray: DeviceFunction
+    view: Callable[[tuple[int, ...]], DeviceFunction]
+    subarray: Callable[[tuple[int, ...]], DeviceFunction]
+    numba_array: DeviceFunction
     assume_below: Callable[[int], DeviceFunction]
     assume_nonnegative: DeviceFunction
     add_nonnegative: DeviceFunction
@@ -98,6 +100,7 @@ def make_array_ops(numba: NumbaApi) -> ArrayOps:
     return ArrayOps(
         view=make_view(numba),
         subarray=make_subarray(numba),
+        numba_array=make_numba_array(numba),
         assume_below=make_assume_below(numba),
         assume_nonnegative=make_assume_nonnegative(numba),
         add_nonnegative=make_add_nonnegative(numba),

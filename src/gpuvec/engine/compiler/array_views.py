@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
 
 from llvmlite import ir
 
 from gpuvec.engine.compiler.llvm import INT64, element_pointer, to_int64
 from gpuvec.engine.compiler.numba_api import NumbaApi
+from gpuvec.engine.compiler.static_arrays import element_address, is_static, static_array_class, to_numba_array
 from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaType, Signature, TargetContext, TypingContext
+
+Shape = tuple[int, ...]
 
 
 def array_element_pointer(
     context: TargetContext, builder: ir.IRBuilder, array_type: NumbaType, array: ir.Value, index: ir.Value
 ) -> ir.Value:
-    """Returns a pointer to an element of a one-dimensional array.
+    """Returns a pointer to an element of an array, which are counted in C order.
 
     Args:
         context: generates code for Numba's types.
@@ -24,99 +28,70 @@ def array_element_pointer(
         array: the array, as Numba passes it.
         index: an integer.
     """
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.gep(data, [to_int64(builder, index)])
+    return builder.gep(element_address(context, builder, array_type, array), [to_int64(builder, index)])
 
 
-def _make_array(
-    numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, array_type: NumbaType, data: ir.Value, shape: ir.Value
-) -> ir.Value:
-    """Returns a C-contiguous array of Numba type `array_type` and of `shape`, a tuple, whose first element is at `data`."""
-    itemsize = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
-    dims = [to_int64(builder, d) for d in numba.cgutils.unpack_tuple(builder, shape)]
-    strides: list[ir.Value] = [INT64(itemsize)]
-    for d in reversed(dims[1:]):
-        strides.insert(0, builder.mul(strides[0], d))
-    array = context.make_array(array_type)(context, builder)
-    members = {"data": data, "shape": dims, "strides": strides, "itemsize": INT64(itemsize), "meminfo": None}
-    context.populate_array(array, **members)
-    return array._getvalue()
-
-
-def make_view(numba: NumbaApi) -> DeviceFunction:
+def make_view(numba: NumbaApi) -> Callable[[Shape], DeviceFunction]:
     """Declares `ArrayOps.view` to `numba`."""
+    static_array = static_array_class(numba)
 
-    @numba.intrinsic
-    def view(typingctx: TypingContext, address: NumbaType, index: NumbaType, shape: NumbaType, dtype: NumbaType) -> Intrinsic:
-        array_type = numba.types.Array(dtype.dtype, len(shape), "C")
+    @cache
+    def view(shape: Shape) -> DeviceFunction:
+        @numba.intrinsic
+        def view_of_shape(typingctx: TypingContext, address: NumbaType, index: NumbaType, dtype: NumbaType) -> Intrinsic:
+            def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+                element_type = context.get_data_type(dtype.dtype)
+                first = builder.mul(to_int64(builder, args[1]), INT64(prod(shape)))
+                data = element_pointer(builder, args[0], first, element_type, numba.address_space)
+                return builder.addrspacecast(data, element_type.as_pointer()) if numba.is_gpu else data
 
-        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-            element_type, first = context.get_data_type(dtype.dtype), to_int64(builder, args[1])
-            for d in numba.cgutils.unpack_tuple(builder, args[2]):
-                first = builder.mul(first, to_int64(builder, d))
-            data = element_pointer(builder, args[0], first, element_type, numba.address_space)
-            if numba.is_gpu:
-                data = builder.addrspacecast(data, element_type.as_pointer())
-            return _make_array(numba, context, builder, array_type, data, args[2])
+            return static_array(dtype.dtype, shape)(address, index, dtype), codegen
 
-        return array_type(address, index, shape, dtype), codegen
+        return view_of_shape
 
     return view
 
 
-def make_subarray(numba: NumbaApi) -> DeviceFunction:
+def make_subarray(numba: NumbaApi) -> Callable[[Shape], DeviceFunction]:
     """Declares `ArrayOps.subarray` to `numba`."""
+    static_array = static_array_class(numba)
 
-    @numba.intrinsic
-    def subarray(typingctx: TypingContext, array: NumbaType, start: NumbaType, shape: NumbaType) -> Intrinsic:
-        array_type = numba.types.Array(array.dtype, len(shape), "C")
+    @cache
+    def subarray(shape: Shape) -> DeviceFunction:
+        @numba.intrinsic
+        def subarray_of_shape(typingctx: TypingContext, array: NumbaType, start: NumbaType) -> Intrinsic:
+            def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+                return array_element_pointer(context, builder, sig.args[0], args[0], args[1])
 
-        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-            data = array_element_pointer(context, builder, sig.args[0], args[0], args[1])
-            return _make_array(numba, context, builder, array_type, data, args[2])
+            return static_array(array.dtype, shape, mutable=array.mutable)(array, start), codegen
 
-        return array_type(array, start, shape), codegen
+        return subarray_of_shape
 
     return subarray
 
 
-def _register_bounded_array(numba: NumbaApi) -> NumbaType:
-    """Returns the class of arrays of integers in [0, bound), whose elements are loaded with LLVM's `range` metadata."""
-    extending, types = numba.extending, numba.types
+def make_numba_array(numba: NumbaApi) -> DeviceFunction:
+    """Declares `ArrayOps.numba_array` to `numba`."""
 
-    class BoundedArray(types.Array):  # type: ignore[misc, name-defined]  # Numba has no annotations
-        def __init__(self, dtype: NumbaType, bound: int) -> None:
-            self.bound = bound
-            super().__init__(dtype, 1, "C", name=f"assume_below({bound}, {dtype})")
+    @numba.intrinsic
+    def numba_array(typingctx: TypingContext, array: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            return to_numba_array(context, builder, array, args[0]) if is_static(array) else args[0]
 
-        # Numba's types are equal if their keys are, and the key of an array does not contain a bound.
-        @property
-        def key(self) -> tuple[object, int]:
-            return super().key, self.bound
+        return (array.numba_array if is_static(array) else array)(array), codegen
 
-    # numba-cuda has the data model of arrays in another module.
-    models = getattr(extending, "core_models", extending.models)
-    extending.register_model(BoundedArray)(models.ArrayModel)
-
-    @extending.lower_builtin(operator.getitem, BoundedArray, types.Integer)
-    def getitem(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        array_type, index_type = sig.args
-        unbounded_sig = sig.replace(args=(types.Array(array_type.dtype, 1, "C"), index_type))
-        value = context.get_function(operator.getitem, unbounded_sig)(builder, args)
-        value.set_metadata("range", builder.module.add_metadata([value.type(0), value.type(array_type.bound)]))
-        return value
-
-    return BoundedArray
+    return numba_array
 
 
 def make_assume_below(numba: NumbaApi) -> Callable[[int], DeviceFunction]:
     """Declares `ArrayOps.assume_below` to `numba`."""
-    bounded_array = _register_bounded_array(numba)
+    static_array = static_array_class(numba)
 
+    @cache
     def assume_below(bound: int) -> DeviceFunction:
         @numba.intrinsic
         def with_bound(typingctx: TypingContext, array: NumbaType) -> Intrinsic:
-            return bounded_array(array.dtype, bound)(array), lambda context, builder, sig, args: args[0]
+            return static_array(array.dtype, array.shape, bound)(array), lambda context, builder, sig, args: args[0]
 
         return with_bound
 

@@ -8,6 +8,7 @@ from llvmlite import ir
 
 from gpuvec.engine.compiler.llvm import FLOAT, INT8, INT32
 from gpuvec.engine.compiler.numba_api import NumbaApi
+from gpuvec.engine.compiler.static_arrays import element_address, is_static
 from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaType, Signature, TargetContext, TypingContext
 
 
@@ -72,6 +73,6 @@ def _struct_member(
     numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, value_type: NumbaType, value: ir.Value
 ) -> ir.Value:
     """Returns what a structure contains for `value`: the address of an array, a bool as a byte, or a number itself."""
-    if isinstance(value_type, numba.types.Array):
-        return builder.bitcast(context.make_array(value_type)(context, builder, value).data, INT8.as_pointer())
+    if is_static(value_type) or isinstance(value_type, numba.types.Array):
+        return builder.bitcast(element_address(context, builder, value_type, value), INT8.as_pointer())
     return builder.zext(value, INT8) if value_type == numba.types.boolean and value.type.width < 8 else value

@@ -20,6 +20,7 @@ class NumbaApi(NamedTuple):
         types: Numba's types.
         cgutils: functions that emit LLVM instructions.
         imputils: the protocol of iterators.
+        templates: classes that infer types.
         address_space: the number that LLVM gives the address space of all buffers, 0 or `GLOBAL_MEMORY`.
     """
 
@@ -27,6 +28,7 @@ class NumbaApi(NamedTuple):
     types: NumbaModule
     cgutils: NumbaModule
     imputils: NumbaModule
+    templates: NumbaModule
     address_space: int
 
     @property
@@ -48,5 +50,6 @@ def cpu_numba() -> NumbaApi:
     """Returns Numba's modules for the CPU."""
     from numba import extending, types
     from numba.core import cgutils, imputils
+    from numba.core.typing import templates
 
-    return NumbaApi(extending, types, cgutils, imputils, 0)
+    return NumbaApi(extending, types, cgutils, imputils, templates, 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.dtypes import u32
 from gpuvec.engine.compiler.functions import generate_function, inline_function, params_as_scalars
 from gpuvec.engine.compiler.memory_ops import MemoryOps
@@ -35,13 +36,16 @@ def request_dtypes(env: Environment) -> tuple[DType, ...]:
     return (u32, u32, u32, u32, *(SCALARS[type(getattr(env.params, k))] for k in env.reset_options))
 
 
-def make_param_readers(env: Environment, options: KernelOptions, ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction]:
+def make_param_readers(
+    env: Environment, options: KernelOptions, ops: MemoryOps, array_ops: ArrayOps | None = None
+) -> tuple[DeviceFunction, DeviceFunction]:
     """Compiles the functions that return the parameters of an env.
 
     Args:
         env: the environment.
         options: the options of the kernels, of which `per_env` counts.
         ops: the operations on buffers.
+        array_ops: the operations on arrays, for an environment with tables.
 
     Returns:
         `params(b, e)`, which returns the parameters of env e, and `reset_params(b, e, r)`, which returns them with the values
@@ -51,6 +55,10 @@ def make_param_readers(env: Environment, options: KernelOptions, ops: MemoryOps)
     scope = {"Params": type(p), "load": ops.load} | {f"constant_{k}": v for k, v in p._asdict().items()}
     scope |= {f"dtype_{k}": SCALARS[type(v)] for k, v in env.params._asdict().items()}
     values = {k: f"load(b.param_{k}, e, dtype_{k})" if k in options.per_env else f"constant_{k}" for k in p._fields}
+    for name, table in p._asdict().items():
+        if array_ops is not None and isinstance(table, np.ndarray):
+            scope[f"table_{name}"] = array_ops.subarray(table.shape)
+            values[name] = f"table_{name}(constant_{name}, 0)"
     reset_values = values | {k: f"r.{k}" for k in env.reset_options}
     # A request has nan for a parameter that is stored per env and that the user did not pass.
     reset_values |= {k: f"(r.{k} if r.{k} == r.{k} else {values[k]})" for k in env.reset_options if k in options.per_env}

@@ -183,7 +183,7 @@ def make_context(
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
     env = as_multi_agent(env) if isinstance(env, SingleAgentEnv) else env
-    readers = make_param_readers(env, options, ops)
+    readers = make_param_readers(env, options, ops, array_ops)
     ctx = MultiAgentContext(env, schema, options, launch, ops, array_ops, counters, *readers, None, make_rng_streams(ops))
     if not schema.role_schemas:
         return replace(ctx, actions=_make_action_readers(schema.action_space, schema.action, options, ops))

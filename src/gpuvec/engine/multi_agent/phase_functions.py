@@ -178,7 +178,8 @@ def _make_acting_element(
     """`run` as in `make_each_element`, for a function that receives the action of an agent of the context."""
     state, function, action_of, A = access.state, device_function(phase.function), make_element_action(ctx), ctx.num_agents
     is_pair = phase.index_set == PAIRS
-    K, subarray = ctx.schema.action.components, ctx.array_ops.subarray
+    K = ctx.schema.action.components
+    action_at = ctx.array_ops.subarray((K,))
 
     @inline_function
     def run_with_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
@@ -188,7 +189,7 @@ def _make_acting_element(
     @inline_function
     def run_with_long_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
         # A function that a kernel calls cannot return an array.
-        action = subarray(w.actions, (k * A + (c // A if is_pair else c)) * K, (K,))
+        action = action_at(w.actions, (k * A + (c // A if is_pair else c)) * K)
         function(index(c), state(b, w, e, k), action, set_key(key), p)
 
     return run_with_long_action if ctx.schema.action.is_long else run_with_action
@@ -207,8 +208,8 @@ def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) 
     action, scope = "", dict[str, Any]()
     if phase.has_action:
         K = ctx.schema.action.components
-        action = f"subarray(w.actions, k * {K}, ({K},)), " if ctx.schema.action.is_long else "action_of(b, w, e, k, 0), "
-        scope = {"action_of": make_element_action(ctx), "subarray": ctx.array_ops.subarray}
+        action = f"action_at(w.actions, k * {K}), " if ctx.schema.action.is_long else "action_of(b, w, e, k, 0), "
+        scope = {"action_of": make_element_action(ctx), "action_at": ctx.array_ops.subarray((K,))}
     # An environment with one agent has one set of random numbers.
     arguments = f"state(b, w, e, k), {action}{'key' if ctx.schema.is_single_agent else 'set_key(key)'}"
     source = f"def run(b, w, e, k, c, key, p):\n    values = function({arguments}, p)\n"

@@ -53,14 +53,14 @@ class _FieldFunctions:
         self.ctx, self.layout, self.num_agents = ctx, layout, ctx.num_agents
         self.scope = {
             "State": ctx.env.state,
-            "view": array_ops.view,
-            "subarray": array_ops.subarray,
             "load": ops.load,
             "store": ops.store,
         }
         self.scope |= {"A": self.num_agents, "as_agents": array_ops.assume_below(self.num_agents), "i32": np.int32}
         self.scope |= {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW}
         self.scope |= {f"t_{name}": b.dtype for name, b in schema.array_fields.items()}
+        self.scope |= {f"view_{name}": array_ops.view(b.shape) for name, b in schema.array_fields.items()}
+        self.scope |= {f"subarray_{name}": array_ops.subarray(b.shape) for name, b in schema.array_fields.items()}
         self.scope |= {f"t_{name}": dtype for name, dtype in schema.scalar_fields.items()}
 
     def function(self, name: str, arguments: str, lines: list[str]) -> DeviceFunction:
@@ -88,10 +88,10 @@ class _FieldFunctions:
     def global_views(self, buffer: Callable[[str, str], str]) -> dict[str, str]:
         """{field: source of a view of its elements of env e}, in global memory; `buffer` as for `global_state`."""
         arrays = self.layout.arrays
-        views = {k: f"view({buffer(f'state_{k}', f'final_state_{k}')}, e, {b.shape}, t_{k})" for k, b in arrays.items()}
+        views = {k: f"view_{k}({buffer(f'state_{k}', f'final_state_{k}')}, e, t_{k})" for k, b in arrays.items()}
         for field, (name, num_fields, number) in self.layout.packed.items():
             address = buffer(name, name if field in ENGINE_FIELDS else f"final_{name}")  # The engine's fields never change.
-            views[field] = f"view({address}, e * {num_fields} + {number}, (A,), t_{field})"
+            views[field] = f"view_{field}({address}, e * {num_fields} + {number}, t_{field})"
         return views
 
     def each_element(self, fields: dict[str, Buffer], template: str, from_pool: bool = False) -> list[str]:

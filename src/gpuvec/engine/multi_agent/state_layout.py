@@ -53,7 +53,7 @@ class StateLayout(NamedTuple):
     def staged_views(self) -> dict[str, str]:
         """Returns {staged field: source of a view of its elements for env `k` of the block}."""
         return {
-            name: f"subarray(w.{PACKED_BUFFERS[b.dtype]}, {self.offsets[name]} + k * {int(np.prod(b.shape))}, {b.shape})"
+            name: f"subarray_{name}(w.{PACKED_BUFFERS[b.dtype]}, {self.offsets[name]} + k * {int(np.prod(b.shape))})"
             for name, b in self.staged.items()
         }
 

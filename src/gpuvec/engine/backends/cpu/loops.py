@@ -41,7 +41,7 @@ class _MultiAgentLoop(NamedTuple):
     """The functions that a loop over envs of many agents calls, and the size of their scratch memory."""
 
     scratch_bytes: int
-    # make_work(address) -> `w`, whose members are views of the scratch memory there; Numba would count references to arrays.
+    # make_work(address) -> `w`, whose members are views of the scratch memory there
     make_work: DeviceFunction
     reset_env: DeviceFunction  # reset_env(b, w, e, clock, r)
     step_env: DeviceFunction  # step_env(b, w, e, clock)
@@ -52,11 +52,11 @@ def _multi_agent_loop(env: Environment, options: KernelOptions) -> _MultiAgentLo
     """The functions of an environment of many agents, each of which does for one env what a CUDA block does."""
     array_ops = cpu_array_ops()
     program = make_program(env, options, cpu_memory_ops(), array_ops, cpu_shared_counters(), CPU_LAUNCH)
-    scope = {"Work": program.work, "view": array_ops.view, "assume_nonnegative": array_ops.assume_nonnegative}
+    scope = {"Work": program.work, "assume_nonnegative": array_ops.assume_nonnegative}
     scratch_bytes, views = 0, []
     for name, (dtype, shape) in program.arrays.items():
-        scope[f"t_{name}"] = dtype
-        views.append(f"view(address + {scratch_bytes}, 0, {shape}, t_{name})")
+        scope |= {f"t_{name}": dtype, f"view_{name}": array_ops.view(shape)}
+        views.append(f"view_{name}(address + {scratch_bytes}, 0, t_{name})")
         scratch_bytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # each view is aligned to 8 bytes
     block = BlockShape(1, make_schema(env).num_agents, 1)
 

@@ -206,10 +206,13 @@ def _example_work(part: Program | NeighborSearch) -> Work:
 def _shared_array_lines(arrays: WorkArrays, scope: dict[str, Any]) -> str:
     """Lines that allocate the arrays of `w` in shared memory; a line for each, by which the simulator identifies an array."""
     scope |= {f"t_{name}": dtype for name, (dtype, _) in arrays.items()}
-    lines = (
+    lines = [
         f"    {name} = cuda.shared.array({shape}, t_{name}{TILE_ALIGNMENT if name == 'tile' else ''})\n"
         for name, (_, shape) in arrays.items()
-    )
+    ]
+    if not numba_cuda.SIMULATED:
+        scope |= {f"static_{name}": numba_cuda.cuda_array_ops().subarray(shape) for name, (_, shape) in arrays.items()}
+        lines += [f"    {name} = static_{name}({name}, 0)\n" for name in arrays]
     return "".join(lines) + f"    w = Work({', '.join(arrays)})\n"
 
 

@@ -122,8 +122,9 @@ def _numba_cuda_api() -> NumbaApi:
     """numba-cuda's modules for intrinsics, which the simulator does not have."""
     from numba.cuda import cgutils, extending, types
     from numba.cuda.core import imputils
+    from numba.cuda.typing import templates
 
-    return NumbaApi(extending, types, cgutils, imputils, GLOBAL_MEMORY)
+    return NumbaApi(extending, types, cgutils, imputils, templates, GLOBAL_MEMORY)
 
 
 cuda = _import_cuda()
@@ -164,14 +165,15 @@ def cuda_shared_counters() -> SharedCounters:
     """Atomic operations on counters in shared memory."""
     if SIMULATED:
         return cpu_shared_counters()
+    numba_array = cuda_array_ops().numba_array
 
     @cuda.jit(device=True, forceinline=True)
     def increment(array: NDArray[np.int32], k: int, j: int) -> None:
-        cuda.atomic.add(array, (k, j), 1)
+        cuda.atomic.add(numba_array(array), (k, j), 1)
 
     @cuda.jit(device=True, forceinline=True)
     def update_max(array: NDArray[np.int32], k: int, j: int, value: int) -> None:
-        cuda.atomic.max(array, (k, j), value)
+        cuda.atomic.max(numba_array(array), (k, j), value)
 
     @cuda.jit(device=True, forceinline=True)
     def update_max_by_block(array: NDArray[np.int32], k: int, j: int, value: int) -> None:
@@ -179,7 +181,7 @@ def cuda_shared_counters() -> SharedCounters:
         for lane_mask in (16, 8, 4, 2, 1):
             value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, lane_mask))
         if cuda.laneid == 0:
-            cuda.atomic.max(array, (k, j), value)
+            cuda.atomic.max(numba_array(array), (k, j), value)
 
     return SharedCounters(increment, update_max, update_max_by_block)
 
