@@ -72,11 +72,12 @@ class OptionalFields:
     the number of actions of a Discrete space, or the sum of the sizes of a MultiDiscrete one. At least one action of each
     component must be allowed. Steps do not enforce masks.
     """
-    masked_components: Callable[[Any], tuple[int, ...]] | None = None
+    masked_components: Callable[[Any], tuple[int, ...] | Mapping[str, tuple[int, ...]]] | None = None
     """`masked_components(p) -> tuple` returns the numbers of the components of a MultiDiscrete action that `allowed` restricts.
 
     The engine calls `allowed` for these alone, and the values of all other components are allowed; with () there are no masks.
-    None if `allowed` is for all components.
+    If spaces are by role, it returns {role: tuple}, and `allowed` of other roles is for all components. None if `allowed` is
+    for all components.
     """
     critic_observation: Callable[[Any], Any] | None = None
     """`critic_observation(p) -> Observation` returns what a value function observes in training, which may be more than

@@ -11,9 +11,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from tests.support import signal_env
 from tests.support.arrays import address, host, on_device
-from tests.support.signal_env import ENV
+from tests.support.signal_env import ENV, watcher_allowed
 
 from gpuvec import Ints, Observation, VectorEnv, each
+from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.errors import ActionError, AuthoringError, StateError
@@ -219,6 +220,15 @@ DECLARATIONS = {
     "no observation": ({"observation": without(signal_env.observation, "lamp")}, r"observation\(p\) has nothing for role 'la"),
     "a reward that is missing": ({"reward": {"lamp": signal_env.lamp_reward}}, "reward has nothing for role 'watcher'"),
     "a mask of no role": ({"allowed": {"walker": signal_env.lamp_allowed}}, "allowed has 'walker', which is no role"),
+    "components without roles": (
+        {"masked_components": lambda p: (1,)}, r"returned \(1,\); since spaces\(p\) is by role, it must return {role",
+    ),
+    "components of no mask": (
+        {"masked_components": lambda p: {"runner": (0,)}}, "for roles that have allowed: 'lamp', 'watcher'",
+    ),
+    "components of a Discrete": (
+        {"masked_components": lambda p: {"lamp": (0,)}}, "is for MultiDiscrete actions, and the action space for role 'lamp'",
+    ),
     "one mask": ({"allowed": signal_env.lamp_allowed}, "allowed is one function, and actions differ between roles: give"),
     "masks of a Box": ({"allowed": {"runner": signal_env.lamp_allowed}}, "allowed(...) is for Discrete and MultiDiscrete"),
     "functions by role, and equal spaces": (
@@ -239,6 +249,30 @@ def test_wrong_declarations_raise(case):
     changes, message = DECLARATIONS[case]
     with pytest.raises(AuthoringError, match=re.escape(message) if "(..." in message else message):
         make_schema(dataclasses.replace(ENV, **changes))
+
+
+def picky_watcher(i: int, action: Any, s: Any, p: Any) -> bool:
+    return action[0] == 1 and watcher_allowed(i, action, s, p)
+
+
+def test_masked_components_are_by_role(backend):
+    """`picky_watcher` forbids all values of component 0, and is asked for component 1 alone."""
+    allowed = {"lamp": signal_env.lamp_allowed, "watcher": picky_watcher}
+    env = dataclasses.replace(ENV, allowed=allowed, masked_components=lambda p: {"watcher": (1,)})
+    output = "cupy" if backend == "cuda" else "numpy"
+    envs, original = (VectorEnv(x, E, device=backend, output=output, max_episode_steps=LIMIT) for x in (env, ENV))
+    masks, expected = (host(x.reset(seed=SEED)[1]["action_mask"]) for x in (envs, original))
+    assert masks.keys() == expected.keys() == {"lamp", "watcher"}
+    for role in masks:
+        np.testing.assert_array_equal(masks[role], expected[role])
+    assert not masks["watcher"].all()
+    reference = PythonReference(env)
+    rows = [reference.action_masks(reference.reset(Key(SEED, 0, row, 0, 0), reference.make_state())) for row in range(E)]
+    num_masked = SIZES["lamp"] + SIZES["watcher"]
+    np.testing.assert_array_equal(join_roles(masks, make_schema(env))[:, :num_masked], np.array(rows)[:, :num_masked])
+    unmasked = dataclasses.replace(env, allowed={"watcher": picky_watcher}, masked_components=lambda p: {"watcher": ()})
+    assert not has_action_masks(unmasked)
+    assert "action_mask" not in VectorEnv(unmasked, 1, device="cpu", output="numpy").reset(seed=0)[1]
 
 
 def write_foreign_field(i, s, action, key, p):

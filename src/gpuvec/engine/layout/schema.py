@@ -33,7 +33,7 @@ from gpuvec.engine.layout.space_layout import (
     mask_size,
 )
 from gpuvec.errors import AuthoringError, OutOfMemoryError
-from gpuvec.phases import AGENTS, ByRole
+from gpuvec.phases import AGENTS
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv
 
 # {dtype: the buffer of `packed_fields`, and the array of staged elements}
@@ -258,8 +258,6 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     if roles and sum(roles.values()) != count:
         raise AuthoringError(f"roles(p) is {roles}, which sums up to {sum(roles.values())}; agents(p) is {count}.")
     by_role = isinstance(spaces, Mapping)
-    with with_line_of(env.spaces):
-        components = masked_components(env, spaces if by_role else spaces[1])
     if by_role:
         check_roles(env, roles, spaces)
     else:
@@ -279,8 +277,8 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
         schema = schema._replace(role_schemas=_make_role_schemas(env, schema, spaces))
     else:
         with with_line_of(env.spaces):
-            schema = _with_spaces(schema, spaces, env.observation(env.params), has_mask=components != ())
-        schema = schema._replace(masked_components=components)
+            components = masked_components(env, spaces[1])
+            schema = _with_spaces(schema, spaces, env.observation(env.params), components)
     if schema.search is not None:
         check_search(schema.search, search_fields, array_fields, count)
     writable = {k: b for k, b in array_fields.items() if k not in (*search_fields, *ENGINE_FIELDS)}
@@ -304,8 +302,10 @@ def _check_engine_fields(schema: MultiAgentSchema, by_role: bool) -> None:
             )
 
 
-def _with_spaces(schema: MultiAgentSchema, spaces: Any, observation: Any, has_mask: bool) -> MultiAgentSchema:
-    """The schema of agents with these spaces and this observation."""
+def _with_spaces(
+    schema: MultiAgentSchema, spaces: Any, observation: Any, components: tuple[int, ...] | None
+) -> MultiAgentSchema:
+    """The schema of agents with these spaces, this observation, and masks for these components."""
     if not isinstance(observation, Observation):
         raise AuthoringError(
             f"observation(p) returned a {type(observation).__name__}; it must return one Observation(...) for all agents, "
@@ -313,8 +313,10 @@ def _with_spaces(schema: MultiAgentSchema, spaces: Any, observation: Any, has_ma
         )
     obs, action = make_observation_layout(spaces[0]), make_action_layout(spaces[1])
     check_observation(observation, obs)
-    size = mask_size(spaces[1]) if has_mask else 0
-    return schema._replace(obs=obs, action=action, action_space=spaces[1], observation=observation, mask_size=size)
+    size = 0 if components == () else mask_size(spaces[1])
+    return schema._replace(
+        obs=obs, action=action, action_space=spaces[1], observation=observation, mask_size=size, masked_components=components
+    )
 
 
 def _make_role_schemas(env: MultiAgentEnv, schema: MultiAgentSchema, spaces: Any) -> dict[str, MultiAgentSchema]:
@@ -322,8 +324,8 @@ def _make_role_schemas(env: MultiAgentEnv, schema: MultiAgentSchema, spaces: Any
     role_schemas: dict[str, MultiAgentSchema] = {}
     observations, first, neighbors = env.observation(env.params), 0, None
     for number, (role, count) in enumerate(schema.roles.items()):
-        has_mask = isinstance(env.allowed, ByRole) and role in env.allowed.roles
-        part = _with_spaces(schema, spaces[role], observations[role], has_mask)
+        components = masked_components(env, spaces[role][1], role)
+        part = _with_spaces(schema, spaces[role], observations[role], components)
         if part.action.is_long:
             raise AuthoringError(
                 f"the actions of role {role!r} have {part.action.components} components; with spaces by role an action has at "
