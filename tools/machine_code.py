@@ -35,7 +35,8 @@ from gpuvec.engine.backends.cuda.cpp.source import source_text
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import default_action_dtype, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import default_action_dtype
 from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
 from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases.env_step import FULL, STEPS_BEFORE, VARIANTS
 from benchmarks.tools.measure import Figures, StepRate, device_time, make_parser, measure_bandwidth
 from benchmarks.tools.step_rate import sector_bytes, spread_ends
-from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.registration import registered_envs
 
 # The environments that have rollouts: those with a state of scalars and features, which stay in the registers of a thread.

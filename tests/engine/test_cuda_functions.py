@@ -17,7 +17,7 @@ from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file, 
 from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.testing.cuda_cpp_check import check_cuda_source
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare

@@ -19,7 +19,7 @@ from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kerne
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
 from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, rollout_kernel_options
 from gpuvec.learners.sampling import action_kernels
 from gpuvec.registration import load_env

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuvec.engine.compiler.array_ops import cpu_array_ops
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.engine.multi_agent.shared_counters import cpu_shared_counters

@@ -9,7 +9,8 @@ import gymnasium
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec import SingleAgentEnv
-from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.registration import registered_envs
 
 BUNDLED_ENVS = registered_envs("gpuvec")

@@ -13,7 +13,7 @@ from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.street_env import STREET
 
 from gpuvec import Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, VectorEnv, randint
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import random_actions

@@ -20,8 +20,9 @@ from gpuvec.engine.compiler.types import DType, RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions
+from gpuvec.engine.layout.declared_schema import check_fits_memory, make_schema
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.layout.schema import MultiAgentSchema, check_fits_memory, make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
 from gpuvec.spec import Environment, SingleAgentEnv
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.masked_components import has_action_masks
-from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import AGENTS, first_function
 from gpuvec.random import Key

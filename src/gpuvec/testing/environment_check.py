@@ -12,7 +12,8 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, SingleAgentEnv

@@ -12,7 +12,8 @@ from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import default_action_dtype, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import default_action_dtype
 from gpuvec.spec import Environment
 
 NUM_ENVS = 2048  # the number of environments for which the launch configuration is chosen

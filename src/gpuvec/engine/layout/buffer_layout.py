@@ -15,7 +15,8 @@ from gpuvec.engine.layout.buffers import (
     reset_inputs,
 )
 from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT, make_critic_schema
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
 from gpuvec.spec import Environment
 
 

@@ -8,7 +8,8 @@ from typing import Any, get_args, get_type_hints
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.phases import Reduction
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation
 

@@ -15,11 +15,12 @@ from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, Work
 from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_stage, make_staged_action_reader
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.one_agent import as_multi_agent
 from gpuvec.engine.layout.params import make_param_readers
 from gpuvec.engine.layout.rng_streams import RngStreamAccess, make_rng_streams
 from gpuvec.engine.layout.role_functions import function_of_agents
-from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters

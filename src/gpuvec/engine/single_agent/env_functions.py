@@ -11,8 +11,9 @@ from gpuvec.engine.compiler.memory_ops import MemoryOps, row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Row
 from gpuvec.engine.layout.action_access import make_action_reader
 from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import make_param_readers
-from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
+from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.engine.single_agent.field_access import make_pool_reader, make_state_access, make_state_cast
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv

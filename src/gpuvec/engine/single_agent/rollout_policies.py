@@ -20,7 +20,7 @@ from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, EnvParams, RngStream, Row
 from gpuvec.engine.layout.action_access import make_range_functions
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.single_agent.field_access import make_random_action, make_store_action
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, OUT_OF_BYTE, RANDOM, Policy, stored_action_dtype
 from gpuvec.errors import AuthoringError

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.types import Action
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.spec import Environment, SingleAgentEnv
 from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
 from gpuvec.testing.compiled_runs.role_rows import author_action_of, join_roles, split_actions

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, metrics_of

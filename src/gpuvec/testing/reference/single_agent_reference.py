@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.masked_components import masked_components
-from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv, Time
 from gpuvec.testing.reference.author_calls import call_checked

@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuvec.engine.compiler.types import EnvState
 from gpuvec.engine.layout.critic_layout import make_critic_schema
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
-from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.phases import Reduction
 from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Time
 from gpuvec.testing.reference.author_calls import call_checked

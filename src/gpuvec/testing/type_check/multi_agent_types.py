@@ -12,9 +12,10 @@ from numba.np.numpy_support import from_dtype
 
 from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.layout.critic_layout import make_critic_schema
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.reduction_fields import reduction_name
-from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema, make_schema
+from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import AGENTS, PAIRS, Assign, ByRole, Each, Reduction, phase_function
 from gpuvec.spec import MultiAgentEnv, Time

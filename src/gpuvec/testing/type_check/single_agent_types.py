@@ -11,7 +11,8 @@ from numba import typeof, types
 from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.compiler.functions import params_as_scalars
 from gpuvec.engine.layout.buffers import SCALARS
-from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.type_check.typed_functions import (
     KEY,

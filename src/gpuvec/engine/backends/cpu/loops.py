@@ -22,8 +22,9 @@ from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, ResetRequest
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import request_class, request_dtypes
-from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
+from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import CPU_LAUNCH
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.engine.multi_agent.segments import BlockShape, Segment, segment_source

@@ -26,8 +26,8 @@ from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import pack_arguments
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.layout.schema import make_schema
 from gpuvec.spec import Environment, SingleAgentEnv
 
 AGENTS_PER_THREAD = 8192  # with fewer, submitting work to another thread (about 50 us) costs more than it saves

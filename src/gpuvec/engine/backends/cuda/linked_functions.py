@@ -14,7 +14,8 @@ from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.spec import SingleAgentEnv
 
 

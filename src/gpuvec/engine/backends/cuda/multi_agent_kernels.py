@@ -23,7 +23,8 @@ from gpuvec.engine.backends.cuda.kernel_functions import Kernel, callable_from_k
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Work
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
 from gpuvec.engine.multi_agent.observations.row_kernel import TileFunctions

@@ -32,8 +32,9 @@ from gpuvec.engine.compiler.frozen import module_globals
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.compiler.types import DeviceFunction, DType
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, make_schema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.phases import Assign, Each, Reduction, first_function
 from gpuvec.spec import Environment, NearestNeighbors, Observation, SingleAgentEnv
 
