@@ -15,22 +15,11 @@ from typing import TYPE_CHECKING, Any
 from gpuvec.angles import sincos, wrap
 from gpuvec.canvas import Canvas
 from gpuvec.fractions import fraction
+from gpuvec.observations import Features, NearestNeighbors, Observation, Time
 from gpuvec.phases import all_of, any_of, argmin_of, assign, count_of, each, max_of, min_of, sum_of
 from gpuvec.random import Key, normal, randint, uniform
 from gpuvec.registration import register
-from gpuvec.spec import (
-    Bools,
-    Features,
-    Floats,
-    Int8s,
-    Ints,
-    MultiAgentEnv,
-    NearestNeighbors,
-    Observation,
-    SingleAgentEnv,
-    Time,
-    UInt8s,
-)  # fmt: skip
+from gpuvec.spec import Bools, Floats, Int8s, Ints, MultiAgentEnv, SingleAgentEnv, UInt8s
 
 if TYPE_CHECKING:
     from gpuvec.episode import fetch_episode

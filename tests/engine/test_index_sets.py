@@ -12,8 +12,8 @@ from tests.support.meadow_env import MEADOW, make
 from tests.support.trolley_env import ENV as TROLLEY
 
 from gpuvec.errors import StateError
+from gpuvec.observations import Time
 from gpuvec.random import Key
-from gpuvec.spec import Time
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.vector.env import VectorEnv
 

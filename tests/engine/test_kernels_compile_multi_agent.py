@@ -28,7 +28,7 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.errors import OutOfMemoryError
-from gpuvec.spec import Observation
+from gpuvec.observations import Observation
 from gpuvec.vector.env_params import apply_params
 
 pytestmark = [

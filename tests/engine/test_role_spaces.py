@@ -18,8 +18,8 @@ from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.errors import ActionError, AuthoringError, StateError
+from gpuvec.observations import Time
 from gpuvec.random import Key
-from gpuvec.spec import Time
 from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import author_actions, random_actions
 from gpuvec.testing.compiled_runs.role_rows import join_roles, split_actions

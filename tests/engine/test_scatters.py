@@ -30,8 +30,8 @@ from gpuvec import (
     sum_of,
 )
 from gpuvec.errors import AuthoringError
+from gpuvec.observations import Time
 from gpuvec.random import Key
-from gpuvec.spec import Time
 from gpuvec.testing import check_env
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.vector.env import VectorEnv

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from gpuvec import Floats, Ints, Key, MultiAgentEnv, Observation, Time, assign, each, register, sum_of, uniform
-from gpuvec.spec import Features
+from gpuvec.observations import Features
 
 
 class State(NamedTuple):

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.layout.masked_components import has_action_masks
+from gpuvec.observations import Time
 from gpuvec.random import Key
-from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import author_action, author_actions
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.testing.reference.single_agent_reference import SingleAgentReference

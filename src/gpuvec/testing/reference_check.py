@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
+from gpuvec.observations import Time
 from gpuvec.phases import AGENTS, WORLD, Assign, Each, Reduction, first_function
-from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import METRIC, CompiledRun
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.draw_check import check_distinct_draws

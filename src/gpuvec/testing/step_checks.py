@@ -18,7 +18,8 @@ from gpuvec.engine.layout.action_access import action_bounds
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
-from gpuvec.spec import Environment, Time
+from gpuvec.observations import Time
+from gpuvec.spec import Environment
 from gpuvec.testing.compiled_runs.result_checks import ResultChecks
 from gpuvec.testing.compiled_runs.role_rows import join_roles
 from gpuvec.testing.env_replay import MultiAgentReplay, SingleAgentReplay, State, make_replay

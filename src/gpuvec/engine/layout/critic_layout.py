@@ -9,7 +9,8 @@ from gpuvec.engine.layout.one_agent import as_multi_agent
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.layout.space_layout import ObservationLayout
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Environment, Observation, SingleAgentEnv
+from gpuvec.observations import Observation
+from gpuvec.spec import Environment, SingleAgentEnv
 
 CRITIC_OUTPUT = "critic_obs"  # the name of the output, and of the info
 

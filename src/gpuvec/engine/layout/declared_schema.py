@@ -30,7 +30,8 @@ from gpuvec.engine.layout.space_layout import (
     mask_size,
 )
 from gpuvec.errors import AuthoringError, OutOfMemoryError
-from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv
+from gpuvec.observations import NearestNeighbors, Observation
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 # The largest number of agents of an environment: every index of an agent is exact as a float32.
 MAX_AGENTS = 1 << 24

@@ -14,8 +14,9 @@ from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.index_sets import IndexSets
 from gpuvec.errors import AuthoringError
+from gpuvec.observations import Observation
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, ByRole, Each, Reduction
-from gpuvec.spec import MultiAgentEnv, Observation, SingleAgentEnv
+from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
 
 HAS_LINE = re.compile(r"^.+, line \d+, `")
 

@@ -11,8 +11,9 @@ import numpy as np
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.errors import AuthoringError, OutOfMemoryError
+from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import AGENTS, PAIRS, WORLD
-from gpuvec.spec import Bools, Floats, Int8s, Ints, MultiAgentEnv, NearestNeighbors, UInt8s
+from gpuvec.spec import Bools, Floats, Int8s, Ints, MultiAgentEnv, UInt8s
 
 ARRAYS: dict[Any, DType] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_, Int8s: np.int8, UInt8s: np.uint8}
 IndexSets = dict[str, tuple[int, ...]]  # {name: shape}

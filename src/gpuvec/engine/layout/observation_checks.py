@@ -7,7 +7,7 @@ import numpy as np
 from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.space_layout import ObservationLayout
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import NearestNeighbors, Observation
+from gpuvec.observations import NearestNeighbors, Observation
 
 
 def check_observation(observation: Observation, obs: ObservationLayout) -> None:

@@ -11,7 +11,8 @@ from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import MultiAgentEnv, Time
+from gpuvec.observations import Time
+from gpuvec.spec import MultiAgentEnv
 
 
 def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:

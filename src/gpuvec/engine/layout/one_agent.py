@@ -16,8 +16,9 @@ import numpy as np
 from gpuvec.engine.compiler.functions import author_function, generate_function
 from gpuvec.engine.layout.buffers import SCALARS
 from gpuvec.engine.layout.space_layout import make_observation_layout
+from gpuvec.observations import Observation
 from gpuvec.phases import Assign
-from gpuvec.spec import MultiAgentEnv, Observation, SingleAgentEnv
+from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
 
 STEP_RESULTS = ("step_reward", "step_terminated")  # scalars that hold the results of a step until the engine stores them
 

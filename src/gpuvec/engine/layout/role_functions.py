@@ -10,8 +10,9 @@ import gymnasium as gym
 from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.errors import AuthoringError
+from gpuvec.observations import Observation
 from gpuvec.phases import ByRole
-from gpuvec.spec import MultiAgentEnv, Observation
+from gpuvec.spec import MultiAgentEnv
 
 # {function that may be by role: its arguments after the index of an agent}
 AGENT_FUNCTIONS = {"reward": "s, t, p", "terminated": "s, p", "active": "s, p", "allowed": "action, s, p"}

@@ -16,8 +16,8 @@ from gpuvec.engine.layout.space_layout import (
     ActionLayout,
     ObservationLayout,
 )
+from gpuvec.observations import NearestNeighbors, Observation
 from gpuvec.phases import AGENTS
-from gpuvec.spec import NearestNeighbors, Observation
 
 # {dtype: the buffer of `packed_fields`, and the array of staged elements}
 PACKED_BUFFERS = {np.float32: "floats", np.int32: "ints", np.bool_: "bools", np.int8: "int8s", np.uint8: "uint8s"}

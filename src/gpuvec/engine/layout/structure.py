@@ -10,8 +10,9 @@ import numpy as np
 
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.observations import NearestNeighbors, Observation
 from gpuvec.phases import Reduction
-from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation
+from gpuvec.spec import Environment, MultiAgentEnv
 
 
 def shape_differences(env: Environment, changed_env: Environment) -> list[str]:

@@ -24,8 +24,9 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters
+from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import ByRole, Reduction
-from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, SingleAgentEnv
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 
 class ActionReaders(NamedTuple):

@@ -10,7 +10,8 @@ import numpy as np
 from gpuvec.engine.compiler.diagnostics import authoring_error_at
 from gpuvec.engine.compiler.types import EnvState
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
+from gpuvec.observations import Time
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, author_actions
 from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments

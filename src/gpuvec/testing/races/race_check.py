@@ -16,9 +16,10 @@ from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.engine.layout.role_functions import author_function_of
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
+from gpuvec.observations import Time
 from gpuvec.phases import Assign, Reduction, first_function
 from gpuvec.random import Key
-from gpuvec.spec import MultiAgentEnv, Time
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import (
     CompiledRun,
     author_actions,

@@ -11,8 +11,9 @@ import numpy as np
 
 from gpuvec import random
 from gpuvec.engine.compiler.types import EnvParams
+from gpuvec.observations import NearestNeighbors, Observation
 from gpuvec.phases import Assign, ByRole, Each, Reduction
-from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.reference.checked_arrays import CheckedArray, CheckedTuple, checked_value
 from gpuvec.testing.reference.checked_draws import checked_randint, checked_uniform, checked_word
 from gpuvec.testing.reference.checked_values import BUILTINS, CONVERSIONS, CheckedNumpy

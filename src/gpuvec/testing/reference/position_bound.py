@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.compiler.types import EnvState
-from gpuvec.spec import NearestNeighbors
+from gpuvec.observations import NearestNeighbors
 
 ROUNDING = np.float32(1e-6)  # the relative error that a distance may have; the cell list allows for it
 

@@ -12,9 +12,10 @@ from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.index_sets import set_number
 from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.observations import Time
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.random import Key, key_of_set
-from gpuvec.spec import MultiAgentEnv, Time
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_value
 from gpuvec.testing.reference.checked_draws import CheckedKey

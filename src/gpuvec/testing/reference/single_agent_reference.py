@@ -13,8 +13,9 @@ from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.masked_components import masked_components
 from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.observations import Time
 from gpuvec.random import Key
-from gpuvec.spec import SingleAgentEnv, Time
+from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params

@@ -15,8 +15,9 @@ from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
 from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.observations import NearestNeighbors, Time
 from gpuvec.phases import Reduction
-from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Time
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params

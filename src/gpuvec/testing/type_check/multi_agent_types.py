@@ -17,8 +17,9 @@ from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.reduction_fields import reduction_name
 from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema
 from gpuvec.errors import AuthoringError
+from gpuvec.observations import Time
 from gpuvec.phases import AGENTS, PAIRS, Assign, ByRole, Each, Reduction, phase_function
-from gpuvec.spec import MultiAgentEnv, Time
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.type_check.typed_functions import (
     KEY,
     action_type,

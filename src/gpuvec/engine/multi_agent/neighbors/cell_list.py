@@ -19,7 +19,7 @@ from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.launch_mapping import STAGED_BYTES, count_cells
 from gpuvec.engine.multi_agent.neighbors.knn_source import SOURCE_NAMES, initial_lines, insert_lines, store_lines
 from gpuvec.engine.multi_agent.state_layout import WorkArrays
-from gpuvec.spec import NearestNeighbors
+from gpuvec.observations import NearestNeighbors
 
 f32, i32, i64 = np.float32, np.int32, np.int64
 INT16_MAX_AGENTS = 1 << 15  # agents whose indices fit into two bytes

@@ -11,7 +11,7 @@ from gpuvec.engine.compiler.functions import device_function, generate_function,
 from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.neighbors.knn_source import SOURCE_NAMES, initial_lines, insert_lines, store_lines
-from gpuvec.spec import NearestNeighbors
+from gpuvec.observations import NearestNeighbors
 
 i32 = np.int32
 # With more agents, too few bits of a key are left for the distance to distinguish most agents.

@@ -16,7 +16,7 @@ from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures
 from gpuvec.engine.multi_agent.observations.items import ItemStore
 from gpuvec.engine.multi_agent.phase_functions import make_index
-from gpuvec.spec import Time
+from gpuvec.observations import Time
 
 
 def make_block_stores(ctx: MultiAgentContext, features: ObservationFeatures) -> list[ItemStore]:

@@ -17,7 +17,7 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import TIME
-from gpuvec.spec import Time
+from gpuvec.observations import Time
 
 f32, i32 = np.float32, np.int32
 

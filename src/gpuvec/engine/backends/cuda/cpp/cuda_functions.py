@@ -35,8 +35,9 @@ from gpuvec.engine.layout.buffers import SCALARS, KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
+from gpuvec.observations import NearestNeighbors, Observation
 from gpuvec.phases import Assign, Each, Reduction, first_function
-from gpuvec.spec import Environment, NearestNeighbors, Observation, SingleAgentEnv
+from gpuvec.spec import Environment, SingleAgentEnv
 
 # Names of the conversions in generated functions: each member of a structure has the type that the header declares.
 CONVERSIONS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}

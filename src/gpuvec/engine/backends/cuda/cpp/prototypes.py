@@ -10,8 +10,9 @@ import numpy as np
 from gpuvec.engine.layout.metric_kinds import metric_kinds
 from gpuvec.engine.layout.observation_widths import feature_widths
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
+from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
-from gpuvec.spec import MultiAgentEnv, NearestNeighbors, SingleAgentEnv
+from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
 
 CPP_TYPES: dict[Any, str] = {
     np.float32: "float", np.int32: "int", np.bool_: "bool", np.uint32: "unsigned", np.int8: "signed char",
