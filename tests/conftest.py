@@ -81,8 +81,8 @@ def _covering(items: list[pytest.Item], strength: int) -> set[pytest.Item]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects variants that `covering` does not need, and marks others.
 
-    Variants beyond those of `first_variants` are marked `slow`, and beyond those that it has in CI `exhaustive`. What `slow_on`
-    or `exhaustive` mark is `slow` too.
+    Variants beyond those of `first_variants` are marked `slow`, and beyond those that it has in CI `exhaustive`, as on the
+    backends of `exhaustive_on`. What `slow_on` or `exhaustive` mark is `slow` too.
     """
     variants: dict[tuple[str, str | None], list[pytest.Item]] = {}
     for item in items:
@@ -95,6 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for position, item in enumerate(item for item in group if item in selected):
             limits = list(item.iter_markers("first_variants"))
             is_beyond_ci = any(position >= mark.kwargs.get("in_ci", math.inf) for mark in limits)
+            is_beyond_ci = is_beyond_ci or any(variant in mark.args for mark in item.iter_markers("exhaustive_on"))
             if is_beyond_ci:
                 item.add_marker("exhaustive")
             is_slow = any(position >= mark.args[0] for mark in limits)

@@ -60,6 +60,11 @@ def test_variants_beyond_those_of_ci_are_exhaustive():
     assert ["exhaustive" in item.names for item in items] == [False, False, True] * 2
 
 
+def test_exhaustive_on_marks_a_test_on_the_named_backends():
+    items = [Item(f"f::test[{b}]", [pytest.mark.exhaustive_on("cpu")], device=b) for b in ("cpu", "cuda")]
+    assert slow_flags(*items) == ["exhaustive" in item.names for item in items] == [True, False]
+
+
 def test_an_exhaustive_variant_is_slow():
     assert slow_flags(Item("f::test[0]", n=0), Item("f::test[1]", [pytest.mark.exhaustive], n=1)) == [False, True]
 
