@@ -4,19 +4,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
-from tests.support.bundled_envs import BUNDLED_ENVS, THREAD_PER_ENV
+from tests.support.bundled_envs import SHORT_EPISODES, SMALL_PARAMS, THREAD_PER_ENV
 
 from gpuvec.engine.backends.cpu import threads as cpu_threads
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 
-# Environments with agents or sets, and parameters with which their episodes end soon.
-SET_PARAMS = {name: {} for name in BUNDLED_ENVS if name not in THREAD_PER_ENV} | {
-    "EpidemicEconomy-v0": {"num_states": 3},
-    "Predators-v0": {"num_wolves": 2, "num_sheep": 3, "height": 6, "width": 6},
-    "TagGridWorld-v0": {"num_taggers": 3, "grid_length": 4},
-    "TagContinuous-v0": {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.3},
-}
 # They differ in envs per block, threads per block, and whether a separate kernel writes the observations.
 LAUNCH_CONFIGS = [
     MultiAgentLaunch(1, 32, False, True),
@@ -33,7 +26,7 @@ def one_array(value):
 def run_steps(name, num_envs, device, steps, **options):
     """All outputs of a reset and of `steps` steps, on the host."""
     output = "numpy" if device in ("cpu", "simulator") else "cupy"
-    env = gym.make_vec(f"gpuvec/{name}", num_envs=num_envs, device=device, output=output, autoreset_mode="SameStep", **options)
+    env = gym.make_vec(f"gpuvec/{name}", num_envs=num_envs, device=device, output=output, **{**SHORT_EPISODES, **options})
     env.action_space.seed(1)
     outputs = [one_array(host(env.reset(seed=9)[0]))]
     for _ in range(steps):
@@ -52,13 +45,13 @@ def assert_equal(a, b):
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("name", "params"), SET_PARAMS.items())
+@pytest.mark.parametrize(("name", "params"), SMALL_PARAMS.items())
 def test_sets_are_independent_of_the_number_of_cpu_threads(name, params, monkeypatch):
     monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 16)
     runs = []
     for threads in (1, 2, 7):
         monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
-        runs.append(run_steps(name, 101, "cpu", 12, max_episode_steps=5, **params))
+        runs.append(run_steps(name, 101, "cpu", 12, **params))
     for run in runs[1:]:
         assert_equal(runs[0], run)
 
@@ -80,7 +73,7 @@ def test_simulator_is_independent_of_threads_per_block(simulator, monkeypatch, n
 @pytest.mark.slow
 @pytest.mark.simulator
 @pytest.mark.parametrize("launch_config", LAUNCH_CONFIGS, ids=str)
-@pytest.mark.parametrize(("name", "params"), SET_PARAMS.items())
+@pytest.mark.parametrize(("name", "params"), SMALL_PARAMS.items())
 def test_sets_in_the_simulator_are_independent_of_the_launch_config(simulator, monkeypatch, name, params, launch_config):
     monkeypatch.setattr(
         "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda schema, num_envs: launch_config
@@ -110,7 +103,7 @@ class TestOnGpu:
         for run in runs[1:]:
             assert_equal(runs[0], run)
 
-    @pytest.mark.parametrize(("name", "params"), SET_PARAMS.items())
+    @pytest.mark.parametrize(("name", "params"), SMALL_PARAMS.items())
     def test_sets_are_independent_of_the_launch_config(self, gpu, monkeypatch, name, params):
         # Eight worlds of RICE-N exceed the shared memory of a block.
         envs_per_block = 4 if name == "RICE-N-v0" else 8
