@@ -25,7 +25,8 @@ from gpuvec.testing.target_check.targets import GPU
 from gpuvec.vector.env import VectorEnv
 
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
-WITH_PARAMS = ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0")  # `CASES` has them with other parameters too
+# `CASES`, or test_cuda_functions_index_sets.py, has them with other parameters too.
+WITH_PARAMS = ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0", "Breakout-v0")
 CASES = [
     *(pytest.param(name, {}, marks=pytest.mark.exhaustive if name in WITH_PARAMS else ()) for name in WITH_CUDA_C),
     ("CartPole-v1", {"sutton_barto_reward": True, "gravity": [1.0, 9.8, 20.0], "per_env": ("gravity",)}),

@@ -59,7 +59,11 @@ def play(env: Any, seed: int, num_steps: int = LIMIT, **params: Any) -> None:
             running &= ~terminated
 
 
-@pytest.mark.parametrize("params", [{"sheep": 5, "height": 7, "width": 11}, {"sheep": 1, "height": 1, "width": 1}])
+# A loop on a CPU has the same code for several elements and for more than a warp has lanes.
+MANY = pytest.param({"sheep": 5, "height": 7, "width": 11}, marks=pytest.mark.exhaustive_on("cpu"))
+
+
+@pytest.mark.parametrize("params", [{}, {"sheep": 1, "height": 1, "width": 1}, MANY], ids=("several", "one", "many"))
 def test_steps_equal_the_reference(device, params):
     play(make(NUM_ENVS, device, autoreset_mode="Disabled", **params), 3, **params)
 
@@ -80,7 +84,7 @@ def test_features_are_in_the_order_of_their_sets(device):
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parametrize("height", [3, 4, 6])
+@pytest.mark.parametrize("height", [3, 4, pytest.param(6, marks=pytest.mark.exhaustive_on("cpu"))])  # pixels per word differ
 @pytest.mark.parametrize("image_bytes", [1, 4])
 def test_images_equal_the_reference(device, height, image_bytes):
     params = {"height": height, "width": 5, "image_bytes": image_bytes}
@@ -91,13 +95,14 @@ def test_images_equal_the_reference(device, height, image_bytes):
 
 LARGE_IMAGE = {"height": 90, "width": 100, "image_bytes": 1}
 SMALL_IMAGE = {"image_bytes": 1, "height": 4}
+FLOAT_IMAGE = {"image_bytes": 4, "height": 4}
 
 
-@pytest.mark.parametrize("params", [{}, {"observe_sets": True}, SMALL_IMAGE, LARGE_IMAGE])
+@pytest.mark.parametrize("params", [{}, {"observe_sets": True}, FLOAT_IMAGE, SMALL_IMAGE, LARGE_IMAGE])
 def test_same_step_returns_the_results_of_disabled_mode(device, params):
     """In SAME_STEP the final observation is that of an env that is not reset, and the next episode has another first state."""
-    if device == "cpu" and params in ({}, LARGE_IMAGE):
-        pytest.skip("a loop on a CPU stores features and images of any size in the same way")
+    if device == "cpu" and params in ({}, SMALL_IMAGE, LARGE_IMAGE):
+        pytest.skip("a loop on a CPU stores features and images of any size and type in the same way")
     envs = [make(NUM_ENVS, device, autoreset_mode=mode, **params) for mode in ("Disabled", "SameStep")]
     for env in envs:
         env.reset(seed=1)

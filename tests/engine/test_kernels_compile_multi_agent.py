@@ -102,8 +102,15 @@ def compile_and_check(env, num_envs, which, mode, **options):
     return kernels
 
 
+# Of the tiles of many agents these have other numbers of rows, and of resets the search that the step has as well.
+SIMILAR = (("tile of one row", "step"), ("nearest", "reset"))
+KERNELS = [*((case, "step") for case in CASES), *((case, "reset") for case in RESET_CASES)]
+
+
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("case", "which"), [*((case, "step") for case in CASES), *((case, "reset") for case in RESET_CASES)])
+@pytest.mark.parametrize(
+    ("case", "which"), [pytest.param(*x, marks=pytest.mark.exhaustive if x in SIMILAR else ()) for x in KERNELS]
+)
 def test_kernel_of_each_launch_mapping(case, which):
     name, num_envs, split, tile, mode, params = CASES[case]
     env, _ = apply_params(load_bundled_env(name), params, (), 1)

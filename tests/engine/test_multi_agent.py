@@ -74,7 +74,7 @@ def test_argmin_of_treats_both_zeros_as_equal(backend):
     assert host(envs.get_state())["leftmost"].tolist() == [0, 0, 0]
 
 
-@pytest.mark.first_variants(1)
+@pytest.mark.first_variants(1, in_ci=2)
 @pytest.mark.parametrize(("reward", "expected"), [("sum", 0.5), ("guard", 2.0), ("walker", -1.5)])
 def test_rewards_are_summed_by_role(device, reward, expected):
     env = street(device, [[5, 5, 5, 9]], reward=reward)

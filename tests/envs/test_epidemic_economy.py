@@ -15,11 +15,12 @@ from gpuvec_envs.epidemic_regions import load_regions, save_regions, synthetic_r
 
 CASES: dict[str, dict[str, Any]] = {
     "51 states": {},
-    "rare vaccines": {"num_states": 4, "vaccine_start": 40, "delivery_interval": 3, "cooldown": 5, "subsidy_interval": 7},
     "one state": {
         "num_states": 1, "region_seed": 5, "num_subsidy_levels": 3, "interest": 0.5, "max_subsidy": 60_000.0,
-        "vaccine_rate": 50_000.0, "vaccine_start": 20, "max_episode_steps": 100,
+        "vaccine_rate": 50_000.0, "vaccine_start": 20, "max_episode_steps": 100, "delivery_interval": 3, "cooldown": 5,
+        "subsidy_interval": 7,
     },
+    "rare vaccines": {"num_states": 4, "vaccine_start": 40, "delivery_interval": 3, "cooldown": 5, "subsidy_interval": 7},
 }  # fmt: skip
 
 
@@ -49,6 +50,7 @@ def random_actions(rng: np.random.Generator, num_envs: int, num_states: int, num
     return {"state": np.where(is_change, levels, 0), "planner": rng.integers(0, num_subsidy_levels + 1, (num_envs, 1))}
 
 
+@pytest.mark.first_variants(2, in_ci=2)  # the first has several states, the second the parameters of the third
 @pytest.mark.parametrize("case", CASES)
 def test_episodes_equal_the_model_to_their_ends(device, case):
     options = CASES[case]
@@ -80,6 +82,7 @@ def test_episodes_equal_the_model_to_their_ends(device, case):
         np.testing.assert_allclose(metrics["deaths_percent"], deaths, rtol=3e-5)
 
 
+@pytest.mark.slow  # test_role_spaces.py has the same kinds of functions in the simulator
 @pytest.mark.simulator
 def test_a_step_in_the_simulator_equals_the_cpu(simulator):
     results = []

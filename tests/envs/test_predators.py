@@ -76,16 +76,16 @@ def test_episodes_equal_those_of_the_model(device):
 
 
 def test_mothers_draw_all_slots_of_their_kind():
-    env = make(200, num_sheep=6, num_wolves=3, initial_share=1.0, max_episode_steps=5)
+    env = make(200, max_episode_steps=LIMIT, **SMALL)
     env.reset(seed=0)
-    energy = np.full((200, 9), 99, np.int32)
-    env.set_state({"energy": energy})
-    env.step(np.zeros((200, 9), int))
+    env.set_state({"energy": np.full((200, 13), 39, np.int32), "is_alive": np.ones((200, 13), bool)})
+    env.step(np.zeros((200, 13), int))
     nests = host(env.get_state())["nest"]
-    assert set(nests[:, :3].ravel().tolist()) - {-1} == {0, 1, 2}
-    assert set(nests[:, 3:].ravel().tolist()) - {-1} == set(range(3, 9))
+    assert set(nests[:, :4].ravel().tolist()) - {-1} == set(range(4))
+    assert set(nests[:, 4:].ravel().tolist()) - {-1} == set(range(4, 13))
 
 
+@pytest.mark.exhaustive_on("cpu")  # a loop on a CPU has the same code for few animals
 def test_many_animals_in_one_world(device):
     """10,000 slots are more than a block has threads, and their state does not fit into shared memory."""
     params = {"num_wolves": 2000, "num_sheep": 8000, "height": 128, "width": 120}
