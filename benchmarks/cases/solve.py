@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.measure import Figures, make_parser
@@ -24,29 +24,62 @@ from gpuvec import SingleAgentEnv
 from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
 from gpuvec.registration import registered_envs
 
+if TYPE_CHECKING:
+    from gpuvec.learners.evaluation.evaluate import EpisodeResults
+    from gpuvec.learners.evaluation.players import Player
+
 Point = tuple[int, str, str]
 """A point of a curve: env steps, seconds, and the mean return of the episodes that ended in the iteration."""
 
 
-Score = Callable[[Mapping[str, Any], str, int, int, str], float]
-"""Returns the score of networks in an environment with its default parameters: (networks, env, episodes, seed, device)."""
+class Match(NamedTuple):
+    """Episodes that are played for a score.
 
-
-def score_return(networks: Mapping[str, Any], env: str, episodes: int, seed: int, device: str) -> float:
-    """Returns the mean return of the most probable actions, over all agents.
-
-    Args:
-        networks: {role: its policy}, or {"all": policy} for one of all agents.
+    Attributes:
         env: id of the environment.
+        params: parameters of the environment that are not its defaults.
         episodes: how many are played.
         seed: of the environments.
         device: "auto", "cpu" or "cuda:<index>".
     """
-    from gpuvec.learners.evaluation.evaluate import run_episodes
+
+    env: str
+    params: Mapping[str, Any]
+    episodes: int
+    seed: int
+    device: str
+
+    def play(self, player: Player) -> EpisodeResults:
+        """Returns the results of all episodes, in which `player` acts for all agents."""
+        from gpuvec.learners.evaluation.evaluate import run_episodes
+
+        return run_episodes(self.env, player, episodes=self.episodes, seed=self.seed, device=self.device, params=self.params)
+
+
+class Score(NamedTuple):
+    """The score of a policy, and means of the environment's own metrics over the same episodes."""
+
+    value: float
+    metrics: Mapping[str, float] = {}  # is not mutated
+
+
+Scorer = Callable[[Mapping[str, Any], Match], Score]
+"""Returns the score of networks, {role: its policy}, or {"all": policy} for one of all agents."""
+
+
+def score_return(networks: Mapping[str, Any], match: Match, role: str | None = None) -> Score:
+    """Returns the mean return of the most probable actions.
+
+    Args:
+        networks: {role: its policy}, or {"all": policy} for one of all agents.
+        match: the episodes.
+        role: the agents over which returns are averaged; None for all agents.
+    """
     from gpuvec.learners.evaluation.players import policies_by_role
 
-    player = policies_by_role(networks, seed=seed)
-    return float(run_episodes(env, player, episodes=episodes, seed=seed, device=device).returns.mean())
+    results = match.play(policies_by_role(networks, seed=match.seed))
+    returns = results.returns if role is None else results.returns[:, results.roles[role]]
+    return Score(float(returns.mean()), {name: float(values.mean()) for name, values in results.metrics.items()})
 
 
 class Goal(NamedTuple):
@@ -58,13 +91,24 @@ class Goal(NamedTuple):
         bar: the score that counts as solved.
         score: the score of a policy, by default its mean return.
         num_scores: points of a curve of scores; 0 for the curve of the returns in the training.
+        params: parameters of the environment that are not its defaults, in the training and for the score.
     """
 
     env: str
     algorithm: str
     bar: float
-    score: Score = score_return
+    score: Scorer = score_return
     num_scores: int = 0
+    params: Mapping[str, Any] = {}  # is not mutated
+
+    @property
+    def task(self) -> str:
+        """Name of the environment, with the parameters that are not its defaults."""
+        return ".".join((self.env, *(name if value is True else f"{name}={value}" for name, value in self.params.items())))
+
+    def match(self, episodes: int, seed: int, device: str) -> Match:
+        """Returns the episodes of a score, see `Match`."""
+        return Match(f"gpuvec/{self.env}", self.params, episodes, seed, device)
 
 
 class Solution(NamedTuple):
@@ -76,12 +120,14 @@ class Solution(NamedTuple):
         curve: the points of the curve.
         steps_to_bar: env steps until the mean over all environments of the last episode's return was at the bar; nan if it
             never was, or if the environment of the training had other parameters.
+        metrics: means of the environment's own metrics over the episodes of the final policy.
     """
 
     seed: int
     value: float
     curve: list[Point]
     steps_to_bar: float
+    metrics: Mapping[str, float]
 
 
 def load_goals() -> tuple[Goal, ...]:
@@ -140,7 +186,7 @@ class ScoreCurve:
             return
         begin = time.perf_counter()
         networks = {role: policy.network for role, policy in learner.policies.items()}
-        score = self.goal.score(networks, f"gpuvec/{self.goal.env}", SCORED_EPISODES, self.seed, self.device)
+        score = self.goal.score(networks, self.goal.match(SCORED_EPISODES, self.seed, self.device)).value
         self.points.append((int(metrics["steps"]), f"{metrics['seconds'] - self._seconds:.3f}", f"{score:.6g}"))
         self._seconds += time.perf_counter() - begin
 
@@ -153,7 +199,7 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
 
     goal, seed, device = task
     device, env = str(parse_device(device)), f"gpuvec/{goal.env}"
-    args = tuned(env, device, goal.algorithm, seed=seed)
+    args = tuned(env, device, goal.algorithm, seed=seed, params=goal.params)
     policies = dict.fromkeys(policy_roles(env, args.params), args)
     if goal.num_scores:
         scores = ScoreCurve(goal, args.resolved(device).iterations, 2000 + seed, device)
@@ -162,13 +208,13 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
     else:
         result = train(policies)
         curve = make_curve(result.history)
-    value = goal.score(result.networks, env, 1000, 1000 + seed, device)
+    score = goal.score(result.networks, goal.match(1000, 1000 + seed, device))
     if goal.num_scores:
         steps = (float(steps) for steps, _, score in curve if float(score) >= goal.bar)
     else:
         returns = ((metrics["steps"], mean_of_roles(metrics, "last_return")) for metrics in result.history)
-        steps = (steps for steps, last_return in returns if last_return >= goal.bar and not args.params)
-    return Solution(seed, value, curve, next(steps, math.nan))
+        steps = (steps for steps, last_return in returns if last_return >= goal.bar and args.params == goal.params)
+    return Solution(seed, score.value, curve, next(steps, math.nan), score.metrics)
 
 
 def report(figures: Figures, goal: Goal, solutions: Sequence[Solution]) -> None:
@@ -179,13 +225,17 @@ def report(figures: Figures, goal: Goal, solutions: Sequence[Solution]) -> None:
         goal: the training.
         solutions: the result of each seed.
     """
-    name, sources = f"{goal.env}.{goal.algorithm}", (goal.env, "vector", "learners")
+    name, sources = f"{goal.task}.{goal.algorithm}", (goal.env, "vector", "learners")
     values, steps = [one.value for one in solutions], [one.steps_to_bar for one in solutions]
     passed = sum(value >= goal.bar for value in values)
     details: dict[str, Any] = {"bar": goal.bar, "seeds": len(solutions), "returns": [round(value, 1) for value in values]}
     figures.add(f"{name}.passed", passed, "seeds", sources, **details)
     figures.add(f"{name}.lowest", min(values), "return", sources)
     figures.add(f"{name}.mean", sum(values) / len(values), "return", sources)
+    for metric in solutions[0].metrics:
+        means = [one.metrics[metric] for one in solutions]
+        details = {"lowest": round(min(means), 4), "highest": round(max(means), 4)}
+        figures.add(f"{name}.{metric}", sum(means) / len(means), "mean", sources, **details)
     if not any(map(math.isnan, steps)):
         figures.add(f"{name}.steps.median", sorted(steps)[len(steps) // 2] / 1e6, "M steps", sources, bar=goal.bar)
         figures.add(f"{name}.steps.worst", max(steps) / 1e6, "M steps", sources, bar=goal.bar)
@@ -216,7 +266,7 @@ def run_trainings(figures: Figures, goals: Sequence[Goal], arguments: Namespace)
         arguments: the result of `parse_arguments`.
     """
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
-    goals = [goal for goal in goals if arguments.only in f"{goal.env}.{goal.algorithm}"]
+    goals = [goal for goal in goals if arguments.only in f"{goal.task}.{goal.algorithm}"]
     tasks = [(goal, seed, arguments.device) for goal in goals for seed in arguments.seeds]
     with arguments.to.open("w", newline="") as file, get_context("spawn").Pool(arguments.parallel) as pool:
         curves = csv.writer(file)
@@ -225,7 +275,7 @@ def run_trainings(figures: Figures, goals: Sequence[Goal], arguments: Namespace)
         for goal in goals:
             solutions = list(islice(results, len(arguments.seeds)))
             for one in solutions:
-                curves.writerows((goal.env, goal.algorithm, one.seed, *point) for point in one.curve)
+                curves.writerows((goal.task, goal.algorithm, one.seed, *point) for point in one.curve)
             file.flush()
             report(figures, goal, solutions)
 

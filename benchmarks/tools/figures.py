@@ -139,11 +139,11 @@ def draw_goals(pyplot: Any, file: Path, goals: Sequence[Goal]) -> Any:
         ax.set_axis_off()
     for goal, ax in zip(goals, axes.flat, strict=False):
         for (env, algorithm, _), curve in curves.items():
-            if (env, algorithm) == (goal.env, goal.algorithm):
+            if (env, algorithm) == (goal.task, goal.algorithm):
                 ax.plot([steps / 1e6 for steps, _ in curve], [value for _, value in curve], linewidth=0.8)
         ax.axhline(goal.bar, color="black", linewidth=0.8, linestyle=":")
-        ylabel = "return against random moves" if goal.num_scores else "return"
-        ax.set(title=f"{goal.env}, {goal.algorithm.upper()}", xlabel="env steps (M)", ylabel=ylabel)
+        ylabel = "score" if goal.num_scores else "return"
+        ax.set(title=f"{goal.task}, {goal.algorithm.upper()}", xlabel="env steps (M)", ylabel=ylabel)
     return figure
 
 

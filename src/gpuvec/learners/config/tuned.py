@@ -32,6 +32,11 @@ WHOLE_VALLEY: dict[str, Any] = {"normalize": True, "params": {"low": -1.2, "high
 SELF_PLAY: dict[str, Any] = {
     "hidden": (128,), "activation": "relu", "learning_rate": 1e-3, "ent_coef": 0.05, "num_minibatches": 8,
 }  # fmt: skip
+# Observations of an economy have very different sizes, and many agents share a policy.
+ECONOMY: dict[str, Any] = {
+    "num_steps": 20, "num_minibatches": 8, "hidden": (128, 128), "learning_rate": 1e-3, "gamma": 0.95, "ent_coef": 0.0,
+    "normalize": True,
+}  # fmt: skip
 TUNED_SETTINGS = {
     ("gpuvec/CartPole-v1", "ppo"): TunedSettings({"num_iterations": 64, "num_minibatches": 8}),
     ("gpuvec/CartPole-v1", "a2c"): TunedSettings(
@@ -79,6 +84,20 @@ TUNED_SETTINGS = {
     ),
     ("gpuvec/ConnectFour-v0", "ppo"): TunedSettings(
         SELF_PLAY, cpu={"num_envs": 256, "num_iterations": 100}, gpu={"num_envs": 1024, "num_iterations": 200}
+    ),
+    ("gpuvec/Predators-v0", "ppo"): TunedSettings(
+        {"num_minibatches": 8, "hidden": (128,), "activation": "relu", "gamma": 0.95, "learning_rate": 1e-3},
+        cpu={"num_envs": 16, "num_iterations": 64},
+        gpu={"num_envs": 128, "num_iterations": 100},
+    ),
+    ("gpuvec/RICE-N-v0", "ppo"): TunedSettings(
+        ECONOMY, cpu={"num_envs": 32, "num_iterations": 100}, gpu={"num_envs": 256, "num_iterations": 150}
+    ),
+    # Both roles learn by these settings. The effect of a closure on deaths ends within two months.
+    ("gpuvec/EpidemicEconomy-v0", "ppo"): TunedSettings(
+        {**ECONOMY, "num_steps": 60, "gamma": 0.99, "ent_coef": 0.01},
+        cpu={"num_envs": 16, "num_iterations": 100},
+        gpu={"num_envs": 64, "num_iterations": 200},
     ),
 }  # fmt: skip
 
