@@ -250,7 +250,7 @@ BOUNDED_DRIFT = LONG_DRIFT.replace("Box(-np.inf, np.inf, (2,), np.float32)", "Bo
 )
 
 
-@pytest.mark.first_variants(1)
+@pytest.mark.first_variants(1, in_ci=1)  # test_check_env_late.py has more kinds of faults
 @pytest.mark.parametrize("case", LATE_FAULTS)
 def test_by_default_whole_episodes_are_checked(case, module):
     old, new, message = LATE_FAULTS[case]
