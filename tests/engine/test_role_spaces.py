@@ -73,7 +73,7 @@ def play(env: VectorEnv, steps: int) -> None:
     assert ended.all()
 
 
-@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+@pytest.mark.parametrize("mode", ["SameStep", pytest.param("Disabled", marks=pytest.mark.slow_on("simulator"))])
 def test_steps_equal_the_reference(backend, mode):
     env = make(backend, autoreset_mode=mode)
     play(env, LIMIT)
@@ -158,6 +158,7 @@ def test_invalid_actions_are_reported_with_the_role():
         env.check()
 
 
+@pytest.mark.slow_on("simulator")  # test_action_range.py has the same kernels with equal spaces
 def test_actions_out_of_range_become_the_last_of_their_space(backend):
     env = make(backend)
     env.reset(seed=1)

@@ -81,6 +81,7 @@ def test_episodes_equal_those_of_mpe2_to_their_ends(device, golden):
     np.testing.assert_allclose(host(env.get_state())["position"][:, 0], golden["position"][-1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow_on("simulator")  # the next test also resets
 def test_first_observations_have_no_word(backend):
     env = make(4, backend)
     obs, _ = host(env.reset(seed=3))
@@ -117,6 +118,7 @@ def test_a_reset_draws_goals_and_positions_uniformly(device):
     assert np.abs(np.corrcoef(values.T) - np.eye(8)).max() < 0.1
 
 
+@pytest.mark.slow_on("simulator")
 def test_other_numbers_of_landmarks(backend):
     for count in (1, 5):
         env = make(2, backend, num_landmarks=count)

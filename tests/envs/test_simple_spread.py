@@ -92,18 +92,16 @@ def test_agents_that_touch_feel_the_smoothed_force():
     assert simple_spread.contact_force(0.0, 0.0, p) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("local_ratio", "expected"), [(0.0, [-5.0, -5.0, -5.0]), (0.5, [-3.0, -3.5, -3.0]), (1.0, [-1, -2, -1])]
-)
-def test_local_ratio_weighs_own_collisions_and_shared_distances(backend, local_ratio, expected):
+def test_local_ratio_weighs_own_collisions_and_shared_distances(backend):
     """The agent in the middle overlaps two others. Two landmarks are below agents, and one is 5 away from the nearest agent."""
-    position = np.array([[[-0.25, 0.0], [0.0, 0.0], [0.25, 0.0]]])
+    position = np.array([[[-0.25, 0.0], [0.0, 0.0], [0.25, 0.0]]] * 3)
     landmark = position + np.array([[[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]]])
-    env = make(1, backend, local_ratio=local_ratio)
-    reward = step_from(env, position, np.zeros((1, 3, 2)), landmark, [[0, 0, 0]])[1]
-    np.testing.assert_allclose(reward, [expected], atol=1e-6)
+    env = make(3, backend, per_env=("local_ratio",), local_ratio=[0.0, 0.5, 1.0])
+    reward = step_from(env, position, np.zeros((3, 3, 2)), landmark, [[0, 0, 0]] * 3)[1]
+    np.testing.assert_allclose(reward, [[-5.0, -5.0, -5.0], [-3.0, -3.5, -3.0], [-1.0, -2.0, -1.0]], atol=1e-6)
 
 
+@pytest.mark.slow_on("simulator")
 def test_actions_accelerate_along_the_axes_and_damping_slows(backend):
     position = np.array([[[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]]])
     env = make(1, backend, num_agents=5)
@@ -127,6 +125,7 @@ def test_a_reset_draws_positions_from_the_square(device):
     assert not state["velocity"].any()
 
 
+@pytest.mark.slow_on("simulator")  # test_simulator.py has limits of steps
 def test_an_episode_is_truncated_after_25_steps(backend):
     env = make(2, backend)
     for step in range(1, 26):
