@@ -414,7 +414,7 @@ def run_twice(program, name):
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("name", ["CartPole-v1", "TagContinuous-v0"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "TagGridWorld-v0"])
 def test_process_that_loads_its_kernels_imports_no_compiler(name, folder):
     pytest.importorskip("cuda.core")
     if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
@@ -426,7 +426,7 @@ def test_process_that_loads_its_kernels_imports_no_compiler(name, folder):
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("name", ["CartPole-v1", "TagContinuous-v0"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "TagGridWorld-v0"])
 def test_cpu_process_that_loads_its_loops_imports_no_compiler_and_computes_the_same(name, folder):
     compiled, loaded = run_twice(CPU_PROGRAM, name)
     assert compiled[0] == loaded[0]

@@ -29,10 +29,10 @@ def allocated():
     return info.used + info.mapped
 
 {setup}
-for k in range(3):
+for k in range(2):
     compile_again(k)
 before = allocated()
-for k in range(3, 6):
+for k in range(2, 5):
     compile_again(k)
 print((allocated() - before) // 3)
 """
@@ -60,10 +60,10 @@ from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.registration import load_env
 from gpuvec.vector.env_params import apply_params
 
-ENV = load_env("gpuvec_envs.tag_continuous:ENV")
+ENV = load_env("gpuvec_envs.tag_grid_world:ENV")
 
 def compile_again(k):
-    env, _ = apply_params(ENV, {"max_speed": 1 + k / 64}, (), 1)
+    env, _ = apply_params(ENV, {"wall_hit_penalty": 1 + k / 64}, (), 1)
     with numba_cuda.offline((9, 0)):
         options, config = KernelOptions(AutoresetMode.SAME_STEP, 100), make_launch_config(env, 2000)
         for is_step in (False, True):

@@ -171,19 +171,19 @@ def test_a_fault_of_a_reset_is_raised(device):
 
 
 @pytest.mark.parametrize(
-    ("env", "mode"),
-    [(TROLLEY, "SameStep"), (MEADOW, "NextStep"), (BUNDLED_ENVS["ConnectFour-v0"], "Disabled")],
+    ("env", "mode", "limit"),
+    [(TROLLEY, "SameStep", 7), (MEADOW, "NextStep", 20), (BUNDLED_ENVS["ConnectFour-v0"], "Disabled", 7)],
     ids=["scalars", "index sets", "turns"],
 )
-def test_repeated_steps_are_those_of_the_device(env, mode):
+def test_repeated_steps_are_those_of_the_device(env, mode, limit):
     """States after steps, resets and further resets of some envs are equal, which needs the same keys of random numbers."""
-    envs = make(env, 3, "cpu", autoreset_mode=mode, max_episode_steps=7)
+    envs = make(env, 3, "cpu", autoreset_mode=mode, max_episode_steps=limit)
     checks = StepChecks(env, envs.simulation)
     obs, infos = envs.reset(seed=[5, None, 2**40])
     checks.after_reset(obs, None, {})
     envs.action_space.seed(0)
-    num_compared = 0
-    for t in range(20):
+    num_compared = num_ended = 0
+    for t in range(30):
         actions = envs.action_space.sample()
         if "action_mask" in infos:
             actions = allowed_actions(actions, infos["action_mask"], envs.simulation.schema)
@@ -195,11 +195,13 @@ def test_repeated_steps_are_those_of_the_device(env, mode):
                 np.testing.assert_allclose(values[row], state[field], rtol=1e-5, atol=1e-6, err_msg=field)
                 num_compared += 1
         ended = results[2] | results[3]
+        num_ended += int(ended.sum())
         if mode == "Disabled" and ended.any():
             envs.reset(options={"reset_mask": ended})
-        if t == 9:
+        if t == 4:
             envs.reset(seed=11)
     assert num_compared > 100
+    assert num_ended >= 3
 
 
 @pytest.mark.parametrize("output", ["numpy", "dlpack"])
