@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def free_bytes(device: str) -> int:
     if free is None:
         raise RuntimeError("this system does not say how much memory is free.")
     return free
+
+
+@contextmanager
+def trace_allocations(device: str) -> Iterator[None]:
+    """A context in which `used_bytes` counts allocations on a CPU. They slow a compiler down several times."""
+    if device == "cpu":
+        tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
 
 
 def used_bytes(device: str) -> int:
@@ -88,14 +100,13 @@ def main() -> None:
     parser.add_argument("--part", type=float, default=1.0, metavar="P", help="share of the rows, for a smaller device")
     arguments = parser.parse_args()
     figures = Figures("memory_per_env", arguments.json)
-    if arguments.device == "cpu":
-        tracemalloc.start()
     for game in arguments.games:
         name, rows, params = GAMES[game]
         num_envs = max(1, int(rows * arguments.part))
         with figures.continue_after_failure(game):
             env_bytes(name, 2, params, arguments.device)  # loads the kernels, whose memory must not count
-            (small, outputs), (large, _) = (env_bytes(name, n, params, arguments.device) for n in (num_envs, 2 * num_envs))
+            with trace_allocations(arguments.device):
+                (small, outputs), (large, _) = (env_bytes(name, n, params, arguments.device) for n in (num_envs, 2 * num_envs))
             per_env = (large - small) / num_envs
             details = {"rows": num_envs, "outputs": outputs, "fit": free_bytes(arguments.device) / per_env}
             figures.add(game, per_env, "B per env", (name, "vector"), **details)

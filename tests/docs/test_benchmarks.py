@@ -83,17 +83,18 @@ class TestSuite:
 
 
 class TestScripts:
-    @pytest.mark.first_variants(1)
+    # The last two measure steps and trainings with the tools of the others.
+    @pytest.mark.first_variants(1, in_ci=4)
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "arguments", "figure"),
         [
             ("scaling", "--devices cpu --envs CartPole-v1 --sizes 64 --agents", "cpu.CartPole-v1.64"),
-            ("tag_small", "--devices cpu --num-envs 2 --taggers 1 --runners 2", "cpu.2x3"),
             ("stored_rollout", "--envs CartPole-v1 --sizes 64 --steps 4 --device cpu", "CartPole-v1.same_step.64x4"),
-            ("memory_per_env", "--games CartPole-v1 grid.5 --part 0.001 --device cpu", "grid.5"),
-            ("tag_training", "--seeds --episodes 2 --device cpu", "chase"),
+            ("memory_per_env", "--games grid.5 --part 0.001 --device cpu", "grid.5"),
             ("time_to_return", "--envs CartPole-v1 --sizes 10 --seeds 0 --iterations 2 --device cpu", "CartPole-v1.10.seed0"),
+            ("tag_small", "--devices cpu --num-envs 2 --taggers 1 --runners 2", "cpu.2x3"),
+            ("tag_training", "--seeds --episodes 2 --device cpu", "chase"),
         ],
     )
     def test_a_benchmark_runs_on_a_cpu(self, name: str, arguments: str, figure: str, tmp_path: Path) -> None:
