@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("tyro")
 
-from tests.support.cuda_c_functions import NO_COMPILER
+from tests.support.cuda_c_functions import NO_COMPILER, needs_host_compiler
 
 from gpuvec.cli import main
 from gpuvec.cli import new_env_command as new_env
@@ -43,17 +43,17 @@ def run(*arguments, cwd):
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
-    # The last case includes that of --multi-agent alone. With --cuda-c alone, the tests of the first case would run again, and
-    # the compilation for a GPU, which the last case has.
-    ("options", "selection", "num_tests"),
+    # The second case includes that of --multi-agent alone. With --cuda-c alone the tests of the first case would run again, and
+    # the other tests compare targets as those of the second case do. The next test has the functions.
+    ("options", "tests"),
     [
-        ([], ["tests"], 4),
-        (["--cuda-c"], [f"tests/test_{ROVER}_cuda_c.py", "-k", "cpu"], 1),
-        (["--multi-agent", "--cuda-c"], ["tests"], 6),
+        ([], "tests"),
+        (["--multi-agent", "--cuda-c"], "tests"),
+        pytest.param(["--cuda-c"], f"tests/test_{ROVER}_cuda_c.py", marks=pytest.mark.exhaustive),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
-def test_the_tests_of_a_new_package_pass(options, selection, num_tests, capsys):
+def test_the_tests_of_a_new_package_pass(options, tests, capsys):
     assert main(["new-env", ROVER, *options]) == 0
     assert f"the environment {ROVER}/GpuvecTrialRover-v0 is in {ROVER}/src/{ROVER}/env.py" in capsys.readouterr().out
     in_cuda_c = {f"{ROVER}/src/{ROVER}/env.cu", f"{ROVER}/tests/test_{ROVER}_cuda_c.py"}
@@ -66,11 +66,32 @@ def test_the_tests_of_a_new_package_pass(options, selection, num_tests, capsys):
     } | (in_cuda_c if "--cuda-c" in options else set())
     texts = "".join(p.read_text() for p in Path(ROVER).rglob("*.*") if p.is_file())
     assert not any(word in texts for word in ("my_game", "my-game", "MyGame", "GPUVEC"))
-    printed = run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", *selection, cwd=ROVER)
+    printed = run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", tests, cwd=ROVER)
     counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|skipped)", printed)}
-    assert sum(counts.values()) == num_tests, printed
-    skipped = {1: int(NO_COMPILER), 4: 0, 6: int(NO_COMPILER) + int(not HAS_GPU)}[num_tests]
-    assert counts.get("skipped", 0) == skipped, printed
+    assert sum(counts.values()) == 4 * (tests == "tests") + 2 * ("--cuda-c" in options), printed
+    assert counts.get("skipped", 0) == (int(not HAS_GPU) + int(NO_COMPILER) if "--cuda-c" in options else 0), printed
+
+
+COMPARISON = f"""
+import numpy as np
+from gpuvec import VectorEnv
+from {ROVER}.env import ENV
+
+options = {{"device": "cpu", "output": "numpy", "autoreset_mode": "SameStep", "max_episode_steps": 9}}
+envs = [VectorEnv(ENV, 5, backend=backend, **options) for backend in ("numba", "cuda-c")]
+np.testing.assert_allclose(*(env.reset(seed=1)[0] for env in envs), rtol=1e-5)
+envs[0].action_space.seed(1)
+for _ in range(30):
+    action = envs[0].action_space.sample()
+    for results in zip(*(env.step(action)[:4] for env in envs), strict=True):
+        np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+"""
+
+
+@needs_host_compiler
+def test_functions_of_a_new_package_in_cuda_c_compute_what_python_does():
+    assert main(["new-env", ROVER, "--cuda-c"]) == 0
+    run("-W", "error", "-c", COMPARISON, cwd=f"{ROVER}/src")
 
 
 def test_a_new_package_can_be_built():
