@@ -70,7 +70,8 @@ class OptionalFields:
 
     `infos["action_mask"]` of a reset and a step are the masks of the next actions, (E, A, N) bool, with one agent (E, N): N is
     the number of actions of a Discrete space, or the sum of the sizes of a MultiDiscrete one. At least one action of each
-    component must be allowed. Steps do not enforce masks.
+    component must be allowed. Steps do not enforce masks. Actions that depend on the time need a field of the state with it,
+    which a step sets to `key.step`; the same is true for `metrics`.
     """
     masked_components: Callable[[Any], tuple[int, ...] | Mapping[str, tuple[int, ...]]] | None = None
     """`masked_components(p) -> tuple` returns the numbers of the components of a MultiDiscrete action that `allowed` restricts.
