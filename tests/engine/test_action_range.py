@@ -209,8 +209,14 @@ print("stepped", name)
 """
 
 
+# Their spaces and kernels are of the kinds of CartPole, Pendulum and the two other games of TagContinuous.
+SIMILAR = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "TagContinuous-v0")
+
+
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("case", "name"), CASES)
+@pytest.mark.parametrize(
+    ("case", "name"), [pytest.param(*x, marks=pytest.mark.exhaustive if x[1] in SIMILAR else ()) for x in CASES]
+)
 def test_bundled_env_handles_extreme_actions(backend, case, name):
     """Environments have different pairs of a dtype and `validate`, since the tests above have all pairs."""
     env_id = name.partition(" ")[0]

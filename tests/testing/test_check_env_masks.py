@@ -99,7 +99,11 @@ def test_forbidden_actions_are_replaced_by_allowed_ones(env):
     np.testing.assert_array_equal(result, allowed_actions(result, masks, schema))
 
 
-@pytest.mark.parametrize("env", [TOWER, TOWERS], ids=["one agent", "many agents"])
+# The next test checks it with its mask as well.
+ONE_AGENT = pytest.param(TOWER, marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("env", [ONE_AGENT, TOWERS], ids=["one agent", "many agents"])
 def test_an_index_that_only_forbidden_actions_exceed_is_no_fault(env):
     check_env(env, num_envs=5, steps=40, kernels=False)
     with pytest.raises(AuthoringError, match=r"IndexError: HEIGHTS\[(-1|4)\] does not exist"):
