@@ -18,6 +18,7 @@ from numba.core.cpu import CPUContext
 from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
 
 from gpuvec.engine.compiler.llvm_passes import run_passes
+from gpuvec.engine.compiler.operator_signatures import infer_operators_once
 
 
 class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
@@ -106,6 +107,15 @@ class LLVMTargetContext(CPUContext):  # type: ignore[misc]  # Numba has no types
         return object()
 
 
+class LLVMTypingContext(typing.Context):  # type: ignore[misc]  # Numba has no types
+    """Numba's typing context for the CPU, with the same tables of functions and types."""
+
+    resolve_function_type = infer_operators_once(typing.Context.resolve_function_type)
+
+    def __init__(self, base: typing.Context) -> None:
+        self.__dict__ = base.__dict__  # what one of them registers, both have
+
+
 class LLVMTarget(CPUTarget):  # type: ignore[misc]  # Numba has no types
     """The description of the target that Numba's dispatchers use."""
 
@@ -113,10 +123,10 @@ class LLVMTarget(CPUTarget):  # type: ignore[misc]  # Numba has no types
     def _toplevel_target_context(self) -> LLVMTargetContext:
         return LLVMTargetContext(cpu_target.target_context)
 
-    @property
+    @cached_property
     def typing_context(self) -> typing.Context:
         """The typing context of Numba's own target, so that types are the same for both targets."""
-        return cpu_target.typing_context
+        return LLVMTypingContext(cpu_target.typing_context)
 
 
 class LLVMDispatcher(CPUDispatcher):  # type: ignore[misc]  # Numba has no types

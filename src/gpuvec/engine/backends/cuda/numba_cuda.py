@@ -29,6 +29,7 @@ from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
+from gpuvec.engine.compiler.operator_signatures import infer_operators_once
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, NumbaType, Signature
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
@@ -106,8 +107,9 @@ def _import_cuda() -> NumbaModule:
             else:
                 import numba.cuda.np.arrayobj  # noqa: F401  # this module looks `row_stack` up
                 from numba.cuda.dispatcher import CUDADispatcher
-                from numba.cuda.target import CUDATargetContext
+                from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
+                CUDATypingContext.resolve_function_type = infer_operators_once(CUDATypingContext.resolve_function_type)
                 _widen_literals(CUDADispatcher)
                 _store_large_tables_globally(CUDATargetContext)
                 register_counted_range(_numba_cuda_api())

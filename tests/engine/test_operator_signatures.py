@@ -1,0 +1,52 @@
+"""Operators have the signatures that Numba infers, and each combination of types is inferred once."""
+
+import itertools
+import operator
+
+import pytest
+from numba.core import types
+from numba.core.errors import TypingError
+from numba.core.registry import cpu_target
+
+from gpuvec.engine.compiler.functions import make_dispatcher
+
+NUMBERS = [types.float32, types.int32, types.int64, types.uint8, types.boolean, types.literal(2), types.literal(-1)]
+OPERATORS = [operator.add, operator.pow, operator.lt, operator.floordiv, operator.iadd, operator.lshift, operator.and_]
+
+
+@pytest.fixture(autouse=True)
+def _load_declarations():
+    cpu_target.typing_context.refresh()
+
+
+def resolve(context, function, args):
+    """(types of the arguments, type of the result), or None where Numba knows no such operation."""
+    try:
+        signature = context.resolve_function_type(context.resolve_value_type(function), args, {})
+    except TypingError:
+        return None
+    return signature.args, signature.return_type
+
+
+@pytest.mark.parametrize("function", OPERATORS)
+def test_signatures_are_those_of_numba(function):
+    context = make_dispatcher(lambda x: x).targetdescr.typing_context
+    for args in itertools.product(NUMBERS, NUMBERS):
+        expected = resolve(cpu_target.typing_context, function, args)
+        assert [resolve(context, function, args) for _ in range(2)] == [expected, expected], args
+
+
+def test_a_signature_is_inferred_once(monkeypatch):
+    context, calls = make_dispatcher(lambda x: x).targetdescr.typing_context, []
+    get_call_type = types.Function.get_call_type
+
+    def record(self, *args):
+        calls.append(args)
+        return get_call_type(self, *args)
+
+    monkeypatch.setattr(types.Function, "get_call_type", record)
+    for _ in range(2):
+        assert resolve(context, operator.mul, (types.uint16, types.int8)) == ((types.uint64, types.int64), types.int64)
+    assert len(calls) == 1
+    resolve(cpu_target.typing_context, operator.mul, (types.uint16, types.int8))
+    assert len(calls) == 2  # Numba's own compilations are as before
