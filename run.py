@@ -42,8 +42,8 @@ JOBS = {
 # CPU seconds of each half of the tests on a machine without a GPU, for each selection; measured with
 # `pytest --cpu-durations`.
 CPU_SECONDS = {
-    "simulator": {"quick": 280, "ci": 280, "all": 920},
-    "not simulator": {"quick": 1100, "ci": 1900, "all": 2200},
+    "simulator": {"quick": 250, "ci": 250, "all": 1100},
+    "not simulator": {"quick": 1400, "ci": 2200, "all": 3000},
 }
 # What a selection adds to pytest's `-m`. `.ci/run` runs slow tests on a CPU alone.
 CONDITIONS = {
