@@ -10,11 +10,11 @@ import pytest
 from tests.support.arrays import host, on_device
 from tests.support.critic_env import GUESSER, GUESSERS, hidden_of, observe
 from tests.support.pictured_line_env import PICTURED_LINE
+from tests.support.vector_envs import make_envs
 
 from gpuvec import Features, Observation
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
-from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.wrappers import FlattenAgents
 
 NUM_ENVS = 4
@@ -22,8 +22,7 @@ NUM_ENVS = 4
 
 def make(env: Any, device: str = "cpu", mode: str = "SameStep", **kwargs: Any) -> Any:
     """Returns environments that return NumPy arrays, on a GPU CuPy arrays."""
-    output = "cupy" if device == "cuda" else "numpy"
-    return VectorEnv(env, NUM_ENVS, device=device, output=output, autoreset_mode=mode, **kwargs)
+    return make_envs(env, NUM_ENVS, device, autoreset_mode=mode, **kwargs)
 
 
 def expected_rows(state: dict[str, Any], steps: Any) -> Any:

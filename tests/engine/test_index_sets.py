@@ -10,11 +10,9 @@ import pytest
 from tests.support.arrays import host, on_device
 from tests.support.meadow_env import MEADOW, make
 from tests.support.trolley_env import ENV as TROLLEY
+from tests.support.vector_envs import play_with_reference
 
 from gpuvec.errors import StateError
-from gpuvec.observations import Time
-from gpuvec.random import Key
-from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.vector.env import VectorEnv
 
 NUM_ENVS, LIMIT = 3, 20
@@ -25,38 +23,11 @@ def fused_rounding(env: Any) -> float:
     return 1e-6 if str(env.device).startswith("cuda") else 0.0
 
 
-def assert_states_equal(env: Any, states: list[Any]) -> None:
-    """Asserts that the fields of all envs are those of `states`, up to fused rounding."""
-    actual = {name: host(values) for name, values in env.get_state().items()}
-    for row, state in enumerate(states):
-        for name, values in actual.items():
-            expected, message = getattr(state, name), f"{name} of env {row}"
-            np.testing.assert_allclose(values[row], expected, rtol=fused_rounding(env), atol=0, err_msg=message)
-
-
 def play(env: Any, seed: int, num_steps: int = LIMIT, **params: Any) -> None:
-    """Plays episodes in lockstep with the reference, in Disabled mode with a reset of all envs at the end of each episode."""
-    declaration = MEADOW.__class__(**{**vars(MEADOW), "params": MEADOW.params._replace(**params)})
-    reference, num_agents = PythonReference(declaration), env.num_agents
-    rng = np.random.default_rng(seed)
+    """Asserts that two episodes equal those of plain Python, up to fused rounding."""
+    declaration = dataclasses.replace(MEADOW, params=MEADOW.params._replace(**params))
     for episode in range(2):
-        env.reset(seed=seed + episode)
-        states = [reference.reset(Key(seed + episode, 0, row, 0, 0), reference.make_state()) for row in range(NUM_ENVS)]
-        assert_states_equal(env, states)
-        running = np.ones(NUM_ENVS, bool)
-        for t in range(1, num_steps + 1):
-            actions = rng.integers(0, 3, (NUM_ENVS, num_agents))
-            obs, reward, terminated = map(host, env.step(on_device(env, actions))[:3])
-            for row in np.flatnonzero(running):
-                key = Key(seed + episode, 0, int(row), 0, t)
-                result = reference.step(states[row], actions[row].tolist(), key, Time(t, LIMIT))
-                states[row] = result.state
-                np.testing.assert_array_equal(reward[row], result.reward)
-                assert terminated[row] == result.votes.all()
-                expected = reference.observations(result.state, Time(t, LIMIT))
-                np.testing.assert_allclose(obs[row], expected, rtol=fused_rounding(env), atol=0)
-            assert_states_equal(env, states)
-            running &= ~terminated
+        play_with_reference(env, declaration, seed + episode, num_steps, fused_rounding(env))
 
 
 # A loop on a CPU has the same code for several elements and for more than a warp has lanes.

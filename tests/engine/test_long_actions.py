@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
 from tests.support.arrays import host, on_device
+from tests.support.vector_envs import make_envs
 
-from gpuvec import Floats, Ints, Key, MultiAgentEnv, Observation, Time, VectorEnv, each, register
+from gpuvec import Floats, Ints, Key, MultiAgentEnv, Observation, Time, each, register
 from gpuvec.testing import check_env
 
 SIZES = np.arange(2, 22)  # of the components
@@ -69,7 +70,7 @@ register("tests/Sums-v0", SUMS)
 
 def make(num_envs: int, device: str, **kwargs: Any) -> Any:
     """Returns envs that return NumPy arrays, on a GPU CuPy arrays."""
-    return VectorEnv(SUMS, num_envs, device=device, output="cupy" if device == "cuda" else "numpy", **kwargs)
+    return make_envs(SUMS, num_envs, device, **kwargs)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

@@ -12,17 +12,16 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from tests.support import signal_env
 from tests.support.arrays import address, host, on_device
 from tests.support.signal_env import ENV, watcher_allowed
+from tests.support.vector_envs import make_envs, play_with_reference
 
 from gpuvec import Ints, Observation, VectorEnv, each
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.errors import ActionError, AuthoringError, StateError
-from gpuvec.observations import Time
 from gpuvec.random import Key
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import author_actions, random_actions
-from gpuvec.testing.compiled_runs.role_rows import join_roles, split_actions
+from gpuvec.testing.compiled_runs.role_rows import join_roles
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.vector.wrappers import FlattenAgents
 from gpuvec.vector.wrappers.namespace import WrapperError
@@ -32,8 +31,7 @@ SIZES = {"lamp": 1, "watcher": 3, "runner": 2}
 
 
 def make(device: str, **options: Any) -> VectorEnv:
-    output = "cupy" if device == "cuda" else "numpy"
-    return VectorEnv(ENV, E, **{"device": device, "output": output, "max_episode_steps": LIMIT, **options})
+    return make_envs(ENV, E, device, **{"max_episode_steps": LIMIT, **options})
 
 
 def actions_for(env: VectorEnv, steps: int, seed: int = 0) -> list[Any]:
@@ -42,41 +40,10 @@ def actions_for(env: VectorEnv, steps: int, seed: int = 0) -> list[Any]:
     return [on_device(env, env.action_space.sample()) for _ in range(steps)]
 
 
-def play(env: VectorEnv, steps: int) -> None:
-    """Asserts that a reset and each step, until the first episode ends, equal those of the reference."""
-    schema, reference = make_schema(ENV), PythonReference(ENV)
-    actions = random_actions(ENV, steps, E, 0)
-    obs = join_roles(host(env.reset(seed=SEED)[0]), schema)
-    states = [reference.reset(Key(SEED, 0, row, 0, 0), reference.make_state()) for row in range(E)]
-    for row, state in enumerate(states):
-        np.testing.assert_array_equal(obs[row], reference.observations(state, Time(0, LIMIT)))
-    ended = np.zeros(E, np.bool_)
-    for t in range(1, steps + 1):
-        results = host(env.step(on_device(env, split_actions(actions[t - 1], schema))))
-        obs, reward, terminated, truncated, infos = results
-        for row in np.flatnonzero(~ended):
-            time = Time(t, LIMIT)
-            result = reference.step(states[row], author_actions(schema, actions[t - 1, row]), Key(SEED, 0, row, 0, t), time)
-            states[row] = result.state
-            np.testing.assert_array_equal(reward[row], result.reward)
-            np.testing.assert_array_equal(infos["agent_mask"][row], result.mask)
-            np.testing.assert_array_equal(infos["agent_terminated"][row], result.terminated)
-            assert terminated[row] == result.votes.all()
-            last_obs = infos["final_obs"] if infos.get("_final_obs", ended)[row] else obs
-            rows = reference.observations(result.state, time)
-            np.testing.assert_array_equal(join_roles(last_obs, schema)[row], rows)
-            if last_obs is obs:
-                np.testing.assert_array_equal(
-                    join_roles(infos["action_mask"], schema)[row], reference.action_masks(result.state)
-                )
-        ended |= terminated | truncated
-    assert ended.all()
-
-
 @pytest.mark.parametrize("mode", ["SameStep", pytest.param("Disabled", marks=pytest.mark.slow_on("simulator"))])
 def test_steps_equal_the_reference(backend, mode):
     env = make(backend, autoreset_mode=mode)
-    play(env, LIMIT)
+    assert play_with_reference(env, ENV, SEED, LIMIT).all()
     env.close()
 
 
@@ -86,7 +53,7 @@ def test_steps_equal_the_reference(backend, mode):
 def test_results_do_not_depend_on_the_launch(simulator, monkeypatch, launch):
     """With the state in shared memory, and in two kernels without."""
     monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda schema, num_envs: launch)
-    play(make(simulator, autoreset_mode="SameStep"), LIMIT)
+    assert play_with_reference(make(simulator, autoreset_mode="SameStep"), ENV, SEED, LIMIT).all()
 
 
 def test_spaces_are_dicts_by_role():
@@ -260,8 +227,7 @@ def test_masked_components_are_by_role(backend):
     """`picky_watcher` forbids all values of component 0, and is asked for component 1 alone."""
     allowed = {"lamp": signal_env.lamp_allowed, "watcher": picky_watcher}
     env = dataclasses.replace(ENV, allowed=allowed, masked_components=lambda p: {"watcher": (1,)})
-    output = "cupy" if backend == "cuda" else "numpy"
-    envs, original = (VectorEnv(x, E, device=backend, output=output, max_episode_steps=LIMIT) for x in (env, ENV))
+    envs, original = (make_envs(x, E, backend, max_episode_steps=LIMIT) for x in (env, ENV))
     masks, expected = (host(x.reset(seed=SEED)[1]["action_mask"]) for x in (envs, original))
     assert masks.keys() == expected.keys() == {"lamp", "watcher"}
     for role in masks:

@@ -13,6 +13,7 @@ from tests.engine.test_kernels_compile_multi_agent import compile_and_check
 from tests.support.arrays import host, on_device
 from tests.support.cuda_c_functions import ON_CPU, needs_host_compiler
 from tests.support.harbor_env import HARBOR
+from tests.support.vector_envs import assert_bits_equal, make_envs, play_with_reference
 
 from gpuvec import (
     Bools,
@@ -30,43 +31,18 @@ from gpuvec import (
     sum_of,
 )
 from gpuvec.errors import AuthoringError
-from gpuvec.observations import Time
 from gpuvec.random import Key
 from gpuvec.testing import check_env
-from gpuvec.testing.reference.python_reference import PythonReference
-from gpuvec.vector.env import VectorEnv
 
 NUM_ENVS = 3
 LARGE_HARBOR = {"ships": 70, "height": 40, "width": 30}
 
 
-def make(env: Any, device: str = "cpu", num_envs: int = NUM_ENVS, **kwargs: Any) -> Any:
-    """Returns `num_envs` environments that return NumPy arrays, on a GPU CuPy arrays."""
-    kwargs.setdefault("output", "cupy" if device == "cuda" else "numpy")
-    return VectorEnv(env, num_envs, device=device, **kwargs)
-
-
-def assert_bits_equal(actual: Any, expected: Any, name: str) -> None:
-    """Asserts that arrays are equal, also the signs of zeros."""
-    np.testing.assert_array_equal(actual, expected, err_msg=name)
-    if actual.dtype == np.float32:
-        np.testing.assert_array_equal(np.signbit(actual), np.signbit(expected), err_msg=name)
-
-
 def assert_steps_equal_the_reference(device: str, params: dict[str, int], num_steps: int) -> None:
-    """Asserts that all fields are those of plain Python, after a reset and in each step."""
+    """Asserts that a reset and each step of harbors are those of plain Python."""
     declaration = dataclasses.replace(HARBOR, params=HARBOR.params._replace(**params))
-    env, reference, rng = make(declaration, device), PythonReference(declaration), np.random.default_rng(1)
-    env.reset(seed=5)
-    states = [reference.reset(Key(5, 0, row, 0, 0), reference.make_state()) for row in range(NUM_ENVS)]
-    for t in range(1, num_steps + 1):
-        for name, values in host(env.get_state()).items():
-            for row, state in enumerate(states):
-                assert_bits_equal(values[row], getattr(state, name), f"{name} of env {row} before step {t}")
-        actions = rng.integers(0, 3, (NUM_ENVS, env.num_agents))
-        env.step(on_device(env, actions))
-        keys = [Key(5, 0, row, 0, t) for row in range(NUM_ENVS)]
-        states = [reference.step(s, a.tolist(), k, Time(t, 10)).state for s, a, k in zip(states, actions, keys, strict=True)]
+    env = make_envs(declaration, NUM_ENVS, device, autoreset_mode="Disabled")
+    assert not play_with_reference(env, declaration, 5, num_steps).any()
 
 
 @pytest.mark.slow_on("simulator")
@@ -166,7 +142,7 @@ def histograms(target: Any, value: Any, weight: Any, bins: int) -> dict[str, Any
 def test_many_elements_contribute_to_few(backend, num_envs):
     """Values are often equal, some are nan, infinite or -0.0, weights overflow, and the last bin has no point."""
     num_envs, points = (min(num_envs, 2), 40) if backend == "simulator" else (num_envs, 1500)
-    env, rng = make(POINTS, backend, num_envs, points=points), np.random.default_rng(0)
+    env, rng = make_envs(POINTS, num_envs, backend, points=points), np.random.default_rng(0)
     env.reset(seed=0)
     special = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40], np.float32)
     values = rng.integers(-9, 10, (num_envs, points)).astype(np.float32)
@@ -215,7 +191,7 @@ WRONG = {  # {fault: (reduction, the message)}
 def test_a_wrong_field_or_set_is_refused(fault):
     reduction, message = WRONG[fault]
     with pytest.raises(AuthoringError, match=f"test_scatters.py, line [0-9]+, `def is_heavy.*{message}"):
-        make(replaced(phases=(reduction,)))
+        make_envs(replaced(phases=(reduction,)), 1)
 
 
 def test_a_sum_of_floats_without_an_order_is_refused_at_the_declaration():
@@ -274,7 +250,7 @@ def test_check_env_finds_faults_of_scatters(fault):
 
 def test_an_index_outside_of_the_set_contributes_nowhere(device):
     """Compiled code writes no other memory, also without a check."""
-    env = make(replaced(phases=(count_of("count", lambda i, s, p: True, at=outside),)), device, points=8)
+    env = make_envs(replaced(phases=(count_of("count", lambda i, s, p: True, at=outside),)), NUM_ENVS, device, points=8)
     env.reset(seed=0)
     env.step(on_device(env, np.zeros((NUM_ENVS, 8), int)))
     assert host(env.get_state())["count"].tolist() == [[1] * 5] * NUM_ENVS
@@ -293,7 +269,7 @@ __device__ bool is_heavy(int i, const State& s, const Params& p) { return s.carg
 def test_functions_of_scatters_in_cuda_c_compute_what_python_does(tmp_path):
     file = tmp_path / "harbor.cu"
     file.write_text(CUDA_C)
-    envs = [make(dataclasses.replace(HARBOR, cuda_c=str(file)), **ON_CPU), make(HARBOR)]
+    envs = [make_envs(dataclasses.replace(HARBOR, cuda_c=str(file)), NUM_ENVS, **ON_CPU), make_envs(HARBOR, NUM_ENVS)]
     for env in envs:
         env.reset(seed=2)
     rng = np.random.default_rng(0)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.arrays import host, on_device
-
-from gpuvec import VectorEnv
+from tests.support.vector_envs import make_envs
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_breakout"
 FIELDS = ("ball_y", "ball_x", "direction", "paddle_x", "last_y", "last_x", "in_brick")
@@ -18,8 +17,7 @@ FIELDS = ("ball_y", "ball_x", "direction", "paddle_x", "last_y", "last_x", "in_b
 
 def make(num_envs: int, device: str, mode: str = "Disabled", **params: Any) -> Any:
     """Returns envs that return NumPy arrays, on a GPU CuPy arrays."""
-    output = "cupy" if device == "cuda" else "numpy"
-    return VectorEnv("gpuvec_envs.breakout:ENV", num_envs, device=device, output=output, autoreset_mode=mode, **params)
+    return make_envs("gpuvec_envs.breakout:ENV", num_envs, device, autoreset_mode=mode, **params)
 
 
 def load(name: str) -> dict[str, NDArray[Any]]:

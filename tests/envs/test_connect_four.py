@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
-
-from gpuvec import VectorEnv
+from tests.support.vector_envs import make_envs
 
 NUM_EPISODES = 1000
 
 
 def make(num_envs: int, device: str, mode: str = "Disabled", **kwargs: Any) -> Any:
     """Returns envs that return NumPy arrays, on a GPU CuPy arrays."""
-    output = "cupy" if device == "cuda" else "numpy"
-    return VectorEnv("gpuvec_envs.connect_four:ENV", num_envs, device=device, output=output, autoreset_mode=mode, **kwargs)
+    return make_envs("gpuvec_envs.connect_four:ENV", num_envs, device, autoreset_mode=mode, **kwargs)
 
 
 def play(env: Any, columns: list[int]) -> tuple[list[Any], list[Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
 from tests.support.epidemic_model import EpidemicModel, normalized
+from tests.support.vector_envs import make_envs
 
 from gpuvec import VectorEnv
 from gpuvec_envs.epidemic_economy import make_env
@@ -26,10 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def make(num_envs: int, device: str, **options: Any) -> Any:
     """Returns envs that return NumPy arrays, on a GPU CuPy arrays."""
-    output = "cupy" if device == "cuda" else "numpy"
-    return VectorEnv(
-        "gpuvec_envs.epidemic_economy:ENV", num_envs, device=device, output=output, autoreset_mode="Disabled", **options
-    )
+    return make_envs("gpuvec_envs.epidemic_economy:ENV", num_envs, device, autoreset_mode="Disabled", **options)
 
 
 def assert_equals_model(row: int, obs: Any, infos: Any, reward: Any, expected: Any) -> None:

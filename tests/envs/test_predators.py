@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
 from tests.support.predators_model import PredatorsModel
+from tests.support.vector_envs import make_envs
 
-from gpuvec import VectorEnv
 from gpuvec_envs import predators
 
 NUM_EPISODES, LIMIT = 1000, 25
@@ -18,8 +18,7 @@ SMALL = {"num_wolves": 4, "num_sheep": 9, "height": 9, "width": 7, "wolf_birth_e
 
 def make(num_envs: int, device: str = "cpu", **kwargs: Any) -> Any:
     """Returns worlds that return NumPy arrays, on a GPU CuPy arrays."""
-    output = "cupy" if device == "cuda" else "numpy"
-    return VectorEnv(predators.ENV, num_envs, device=device, output=output, autoreset_mode="Disabled", **kwargs)
+    return make_envs(predators.ENV, num_envs, device, autoreset_mode="Disabled", **kwargs)
 
 
 def row_of(state: dict[str, Any], row: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from tests.support.arrays import host, on_device
 from tests.support.rice_model import ACTIVITY, NUM_REGIONS, RiceModel, RiceState
 from tests.support.rice_recordings import FILES, RECORDED_NAMES, RiceRecording, Tolerances
+from tests.support.vector_envs import make_envs
 
 from gpuvec import VectorEnv
 
@@ -78,8 +79,7 @@ def recorded_columns(negotiation: bool) -> np.ndarray:
 
 def make(num_envs: int, device: str = "cpu", **params: Any) -> VectorEnv:
     """Returns envs in DISABLED mode, in which the state of an episode's end stays."""
-    output = "cupy" if device == "cuda" else "numpy"
-    return VectorEnv("gpuvec_envs.rice_n:ENV", num_envs, device=device, output=output, autoreset_mode="Disabled", **params)
+    return make_envs("gpuvec_envs.rice_n:ENV", num_envs, device, autoreset_mode="Disabled", **params)
 
 
 def step(env: VectorEnv, actions: np.ndarray) -> Any:

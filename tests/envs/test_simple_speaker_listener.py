@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.arrays import host, on_device
-
-from gpuvec import VectorEnv
+from tests.support.vector_envs import make_envs
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_speaker_listener" / "random.npz"
 NUM_EPISODES, NUM_STEPS = 1000, 25
@@ -19,10 +18,7 @@ NUM_EPISODES, NUM_STEPS = 1000, 25
 
 def make(num_envs: int, device: str, **params: Any) -> Any:
     """Returns envs that return NumPy arrays, on a GPU CuPy arrays."""
-    output = "cupy" if device == "cuda" else "numpy"
-    env = VectorEnv(
-        "gpuvec_envs.simple_speaker_listener:ENV", num_envs, device=device, output=output, autoreset_mode="Disabled", **params
-    )
+    env = make_envs("gpuvec_envs.simple_speaker_listener:ENV", num_envs, device, autoreset_mode="Disabled", **params)
     env.reset(seed=0)
     return env
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.arrays import host, on_device
+from tests.support.vector_envs import make_envs
 
-from gpuvec import VectorEnv
 from gpuvec_envs import simple_spread
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_spread"
@@ -19,10 +19,7 @@ CASES = {"random_3": 1000, "random_2": 60, "random_5": 40, "close_5": 20}  # num
 
 def make(num_envs: int, device: str, **params: Any) -> Any:
     """Returns envs that return NumPy arrays, on a GPU CuPy arrays."""
-    output = "cupy" if device == "cuda" else "numpy"
-    env = VectorEnv(
-        "gpuvec_envs.simple_spread:ENV", num_envs, device=device, output=output, autoreset_mode="Disabled", **params
-    )
+    env = make_envs("gpuvec_envs.simple_spread:ENV", num_envs, device, autoreset_mode="Disabled", **params)
     env.reset(seed=0)
     return env
 

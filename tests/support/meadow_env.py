@@ -249,7 +249,6 @@ register("tests/Meadow-v0", MEADOW)
 
 def make(num_envs: int, device: str = "cpu", **kwargs: Any) -> Any:
     """Returns `num_envs` meadows that return NumPy arrays, on a GPU CuPy arrays."""
-    from gpuvec import VectorEnv
+    from tests.support.vector_envs import make_envs
 
-    kwargs.setdefault("output", "cupy" if device == "cuda" else "numpy")
-    return VectorEnv("tests.support.meadow_env:MEADOW", num_envs, device=device, **kwargs)
+    return make_envs("tests.support.meadow_env:MEADOW", num_envs, device, **kwargs)

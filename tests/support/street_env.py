@@ -176,8 +176,7 @@ register("tests/Street-v0", STREET)
 
 def make(num_envs: int, device: str = "cpu", **kwargs: Any) -> Any:
     """Returns `num_envs` streets that return NumPy arrays, on a GPU CuPy arrays."""
-    from gpuvec import VectorEnv
+    from tests.support.vector_envs import make_envs
 
-    kwargs.setdefault("output", "cupy" if device == "cuda" else "numpy")
     kwargs.setdefault("max_episode_steps", 50)
-    return VectorEnv("tests.support.street_env:STREET", num_envs, device=device, **kwargs)
+    return make_envs("tests.support.street_env:STREET", num_envs, device, **kwargs)

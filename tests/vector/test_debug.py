@@ -12,6 +12,7 @@ from tests.support.arrays import on_device
 from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.meadow_env import MEADOW
 from tests.support.trolley_env import ENV as TROLLEY
+from tests.support.vector_envs import make_envs
 
 from gpuvec import Floats, Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, VectorEnv, each, uniform
 from gpuvec.errors import AuthoringError
@@ -133,16 +134,12 @@ FAULTS = {
 }
 
 
-def make(env: Any, num_envs: int, device: str, **kwargs: Any) -> Any:
-    return VectorEnv(env, num_envs, device=device, output="cupy" if device == "cuda" else "numpy", **kwargs)
-
-
 @pytest.mark.parametrize("case", FAULTS)
 @pytest.mark.parametrize("env", [ROVER, ROVERS], ids=["one agent", "many agents"])
 def test_a_fault_is_raised_in_its_step_with_its_place(device, env, case):
     """The faults depend on a parameter of each env, so all cases share their kernels."""
     fault, message = FAULTS[case]
-    envs = make(env, 3, device, debug=True, per_env=("fault",), fault=[NO_FAULT, fault, NO_FAULT])
+    envs = make_envs(env, 3, device, debug=True, per_env=("fault",), fault=[NO_FAULT, fault, NO_FAULT])
     envs.reset(seed=0)
     actions = on_device(envs, np.zeros(envs.action_space.shape, np.int32))
     for _ in range(FAULT_STEP - 1):
@@ -165,7 +162,7 @@ def test_a_fault_of_a_reset_is_raised(device):
         return Rover(0, 0.0, s.marks)
 
     env = ROVER.__class__(**{**vars(ROVER), "reset": reset_late})
-    envs = make(env, 2, device, debug=True, per_env=("fault",), fault=[0, 2])
+    envs = make_envs(env, 2, device, debug=True, per_env=("fault",), fault=[0, 2])
     with pytest.raises(AuthoringError, match=r"TABLE\[5\] does not exist; .* in the reset of environment 1"):
         envs.reset(seed=0)
 
@@ -177,7 +174,7 @@ def test_a_fault_of_a_reset_is_raised(device):
 )
 def test_repeated_steps_are_those_of_the_device(env, mode, limit):
     """States after steps, resets and further resets of some envs are equal, which needs the same keys of random numbers."""
-    envs = make(env, 3, "cpu", autoreset_mode=mode, max_episode_steps=limit)
+    envs = make_envs(env, 3, "cpu", autoreset_mode=mode, max_episode_steps=limit)
     checks = StepChecks(env, envs.simulation)
     obs, infos = envs.reset(seed=[5, None, 2**40])
     checks.after_reset(obs, None, {})
