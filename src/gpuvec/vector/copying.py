@@ -16,10 +16,10 @@ from gpuvec.registration import find_import_path
 from gpuvec.spec import Environment
 from gpuvec.vector import env_state
 from gpuvec.vector.native_arrays import on_stream
-from gpuvec.vector.stored_rollouts import Rollouts
+from gpuvec.vector.resets import Resets
 
 
-class Copyable(Rollouts):
+class Copyable(Resets):
     """`__getstate__` and `__setstate__`: a copy has its own buffers on the same device, and continues as the original would.
 
     A copy does not include the arrays that steps returned, nor attributes that a user added to the object.
