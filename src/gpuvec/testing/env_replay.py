@@ -105,7 +105,7 @@ class MultiAgentReplay:
             before: the state before.
             key: the key of the draws.
         """
-        return self._fields(self.reference.reset(key, self.reference.make_state(before)))
+        return self._field_values(self.reference.reset(key, self.reference.make_state(before)))
 
     def step(self, before: State, actions: NDArray[Any], key: Key, t: Time) -> tuple[State, Results]:
         """Returns the state after a step, with the result of a reduction before observations, and the other results.
@@ -121,7 +121,7 @@ class MultiAgentReplay:
         values = author_actions(self.reference.schema, actions)
         result = self.reference.step(self.reference.make_state(before), values, key, t)
         results = {"reward": result.reward, "terminated": bool(result.votes.all())}
-        return self._fields(result.state), results | {"agent_mask": result.mask, "agent_terminated": result.terminated}
+        return self._field_values(result.state), results | {"agent_mask": result.mask, "agent_terminated": result.terminated}
 
     def observe(self, state: State, t: Time, agents: Sequence[int] | None = None) -> Results:
         """Returns "observation", and "action_mask" and "critic_obs" of all agents if the environment has them.
@@ -158,7 +158,7 @@ class MultiAgentReplay:
         """
         return self.reference.acting(self.reference.make_state(state))
 
-    def _fields(self, s: Any) -> State:
+    def _field_values(self, s: Any) -> State:
         s = self.reference.prepare_observations(s, ())
         return {name: getattr(s, name) for name in self.reference.schema.fields}
 
