@@ -49,8 +49,8 @@ class ArrayOps(NamedTuple):
             the compiler replaces the division by a multiplication.
         divmod_i32: `divmod_i32(x, n)` returns `(x // n, x % n)` as int32 that the compiler knows not to be negative, for
             numbers in [0, 2**31) and a constant `n`. A comparison with an int32 of a state then takes one instruction.
-        pack_bytes: `pack_bytes(values)` returns the uint16 or uint32 whose bytes are these two or four uint8, the first one the
-            lowest.
+        pack_bytes: `pack_bytes(values)` returns the uint16 or uint32 whose bytes are these two or four numbers as uint8, the
+            first one the lowest.
         scatter_strided: `scatter_strided(buffer, start, stride, values)` writes `float32(values[f])` to element
             `start + f * stride` of a buffer, with streaming stores.
         store_strided: `store_strided(array, start, stride, values)` writes `float32(values[f])` to element

@@ -81,17 +81,31 @@ def make_pack_bytes(numba: NumbaApi) -> DeviceFunction:
     @numba.intrinsic
     def pack_bytes(typingctx: TypingContext, values: NumbaType) -> Intrinsic:
         def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-            words = [builder.zext(x, INT32) for x in numba.cgutils.unpack_tuple(builder, args[0])]
-            if numba.is_gpu:
-                halves = [_permute_bytes(builder, words[k], words[k + 1], LOW_BYTES) for k in range(0, len(words), 2)]
-                word = _permute_bytes(builder, halves[0], halves[1], LOW_HALVES) if len(words) == 4 else halves[0]
+            number_types = [getattr(number_type, "literal_type", number_type) for number_type in sig.args[0].types]
+            numbers = numba.cgutils.unpack_tuple(builder, args[0])
+            if set(number_types) == {numba.types.boolean}:
+                # A selection of a constant for each flag takes fewer instructions than conversions and permutations.
+                word = reduce(builder.or_, [builder.select(x, INT32(1 << 8 * n), INT32(0)) for n, x in enumerate(numbers)])
             else:
-                word = reduce(builder.or_, [builder.shl(word, INT32(8 * n)) for n, word in enumerate(words)])
-            return word if len(words) == 4 else builder.trunc(word, INT16)
+                typed_numbers = zip(number_types, numbers, strict=True)
+                words = [builder.zext(context.cast(builder, x, t, numba.types.uint8), INT32) for t, x in typed_numbers]
+                word = (_permute_words if numba.is_gpu else _shift_words)(builder, words)
+            return word if len(values) == 4 else builder.trunc(word, INT16)
 
         return {2: numba.types.uint16, 4: numba.types.uint32}[len(values)](values), codegen
 
     return pack_bytes
+
+
+def _shift_words(builder: ir.IRBuilder, words: Sequence[ir.Value]) -> ir.Value:
+    """Returns a word of the lowest bytes of two or four words, whose other bytes are 0."""
+    return reduce(builder.or_, [builder.shl(word, INT32(8 * n)) for n, word in enumerate(words)])
+
+
+def _permute_words(builder: ir.IRBuilder, words: Sequence[ir.Value]) -> ir.Value:
+    """As `_shift_words`, by permutations of bytes."""
+    halves = [_permute_bytes(builder, words[k], words[k + 1], LOW_BYTES) for k in range(0, len(words), 2)]
+    return _permute_bytes(builder, halves[0], halves[1], LOW_HALVES) if len(words) == 4 else halves[0]
 
 
 def _permute_bytes(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, selector: int) -> ir.Value:

@@ -28,8 +28,8 @@ def make_image_store(ctx: MultiAgentContext) -> ItemStore:
     for n in range(group):
         source += f"    v{n} = pixel(i, divmod_i32(q * {group} + {n}, {width}), s, t, p)\n"
     for c in range(channels):
-        pixels = ", ".join(f"dtype(v{n}[{c}])" for n in range(group))
-        value = pixels if group == 1 else f"pack_bytes(({pixels}))"
+        pixels = [f"v{n}[{c}]" for n in range(group)]
+        value = f"dtype({pixels[0]})" if group == 1 else f"pack_bytes(({', '.join(pixels)}))"
         source += f"    store_streaming(out, (r * {channels} + {c}) * {num_groups} + q, {value}, word)\n"
     scope = {
         "pixel": device_function(pixel),
