@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gpuvec.engine.compiler.types import DeviceFunction
 
 ENVS, AGENTS, BLOCK = range(3)
+MIN_BUSY_SHARE = 0.9  # of the threads in a loop in which each keeps the number of its element
 
 
 class Segment(NamedTuple):
@@ -55,6 +56,20 @@ class BlockShape(NamedTuple):
     def env(self) -> str:
         """The source of the index of that env in the block."""
         return f"assume_nonnegative(thread - {self.first_env_thread})"
+
+
+def envs_per_round(threads: int, elements: int) -> int:
+    """Returns of how many envs the threads of a block have elements at a time, if each keeps the number of its element.
+
+    The compiler then computes what depends on the number alone once, such as the row and the column of a cell. It is 0 if that
+    leaves too many threads without work.
+
+    Args:
+        threads: of a block.
+        elements: of each env.
+    """
+    envs = threads // elements
+    return envs if envs * elements >= MIN_BUSY_SHARE * threads else 0
 
 
 def segment_source(segment: Segment, name: str, block: BlockShape, margin: str) -> str:
@@ -108,4 +123,13 @@ def _agent_loop(call: str, block: BlockShape) -> list[str]:
     call_line = "    " + call.format("assume_nonnegative(e0 + k), k, i")
     if block.envs * block.agents <= block.threads:
         return [f"if thread < m * {block.agents}:", f"    k, i = divmod_u32(thread, {block.agents})", call_line]
+    envs = envs_per_round(block.threads, block.agents)
+    if envs:
+        lines = [
+            f"k, i = divmod_u32(thread, {block.agents})",
+            "while k < m:",
+            call_line,
+            f"    k = assume_nonnegative(k + {envs})",
+        ]
+        return [f"if thread < {envs * block.agents}:", *(f"    {line}" for line in lines)]
     return ["u = thread", f"while u < m * {block.agents}:", f"    k, i = divmod_u32(u, {block.agents})", call_line, next_agent]

@@ -15,7 +15,7 @@ from gpuvec.engine.compiler.types import Batch, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
 from gpuvec.engine.multi_agent.observations.items import RowItems, item_segment, make_store_item
-from gpuvec.engine.multi_agent.segments import BLOCK, ENVS, Segment
+from gpuvec.engine.multi_agent.segments import BLOCK, ENVS, Segment, envs_per_round
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import WorkArrays
 
@@ -87,6 +87,15 @@ def _listed_items_segment(access: StateAccess, rows: RowItems, output_name: str)
     ctx, items_per_env, threads = rows.ctx, rows.items_per_env, rows.ctx.launch.threads_per_block
     store_item = make_store_item(*rows[:2], rows.items, access, f"final_{output_name}")
     divmod_u32, assume_nonnegative = ctx.array_ops.divmod_u32, ctx.array_ops.assume_nonnegative
+    envs = envs_per_round(threads, items_per_env)
+
+    @inline_function
+    def store_own_item(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+        n, x = divmod_u32(thread, items_per_env)
+        while n < w.ended[0] and thread < envs * items_per_env:
+            k = assume_nonnegative(w.ended[1 + n])
+            store_item(b, w, assume_nonnegative(e0 + k), k, x)
+            n = assume_nonnegative(n + envs)
 
     @inline_function
     def store_items(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
@@ -97,4 +106,4 @@ def _listed_items_segment(access: StateAccess, rows: RowItems, output_name: str)
             store_item(b, w, assume_nonnegative(e0 + k), k, x)
             u = assume_nonnegative(u + threads)
 
-    return Segment(BLOCK, store_items, barrier=False)
+    return Segment(BLOCK, store_own_item if envs else store_items, barrier=False)
