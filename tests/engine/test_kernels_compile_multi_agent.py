@@ -234,3 +234,11 @@ def test_checks_detect_generic_addresses_and_float64():
     )
     assert len(unexpected_accesses(kernel, SPACES)) == 1
     assert kernel.float64 != []
+
+
+def test_fields_of_sets_are_copied_in_words_of_16_bytes():
+    """A block of Breakout has 128 boards of 100 bytes, so a thread copies up to four words with all loads before the stores."""
+    kernel = compile_and_check(load_bundled_env("Breakout-v0"), 65_536, "step", SAME_STEP, action_dtype=np.int32)[0]
+    for load, store in (("ld.global", "st.shared"), ("ld.shared", "st.global")):
+        order = "".join("L" if load in line else "S" for line in kernel.lines(rf"({load}|{store})\S*\.v4"))
+        assert "LLLLSSSS" in order

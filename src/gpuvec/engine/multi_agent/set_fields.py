@@ -1,4 +1,4 @@
-"""Segments that move the fields of index sets other than the agents between global and shared memory, element by element.
+"""Functions of the elements of fields of index sets other than the agents: they save final values, and read the reset pool.
 
 Letters: e an env, k its index in the block, c the number of an element of a field.
 """
@@ -19,30 +19,6 @@ from gpuvec.engine.multi_agent.segments import AGENTS, Segment
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.random import randint
 
-SIGNATURE = "b, w, e, k, c, clock"
-
-
-def load_segments(ctx: MultiAgentContext, access: StateAccess) -> list[Segment]:
-    """Compiles the segments that load the fields to shared memory; none if the launch leaves the state in its buffers.
-
-    Args:
-        ctx: the context.
-        access: access to the state.
-    """
-    line = "{shared} = load(b.state_{field}, e * {size} + c, t)"
-    return _segments(ctx, access, line) if ctx.launch.stage_state else []
-
-
-def store_segments(ctx: MultiAgentContext, access: StateAccess) -> list[Segment]:
-    """Compiles the segments that store the fields from shared memory; none if the launch leaves the state in its buffers.
-
-    Args:
-        ctx: the context.
-        access: access to the state.
-    """
-    line = "store(b.state_{field}, e * {size} + c, {shared}, t)"
-    return _segments(ctx, access, line) if ctx.launch.stage_state else []
-
 
 def save_final_segments(ctx: MultiAgentContext, access: StateAccess, condition: DeviceFunction) -> list[Segment]:
     """Compiles the segments that save the last values of an episode for the kernel that writes final observations.
@@ -54,7 +30,17 @@ def save_final_segments(ctx: MultiAgentContext, access: StateAccess, condition: 
     """
     if not (ctx.launch.split and ctx.same_step):
         return []
-    return _segments(ctx, access, "if condition(w, k): store(b.final_state_{field}, e * {size} + c, {element}, t)", condition)
+    segments = []
+    for field, buffer in access.layout.set_fields.items():
+        size = math.prod(buffer.shape)
+        in_buffer, is_staged = f"load(b.state_{field}, e * {size} + c, t)", ctx.launch.stage_state
+        element = _element_source(access, field, buffer) if is_staged else in_buffer
+        source = "def save(b, w, e, k, c, clock):\n"
+        source += f"    if condition(w, k): store(b.final_state_{field}, e * {size} + c, {element}, t)\n"
+        scope = {"load": ctx.ops.load, "store": ctx.ops.store, "t": buffer.dtype, "condition": condition}
+        save = inline_function(generate_function("save", source, **scope))
+        segments.append(Segment(AGENTS, save, barrier=False, num_elements=size))
+    return segments
 
 
 def pool_element(ctx: MultiAgentContext, access: StateAccess, field: str) -> DeviceFunction:
@@ -93,23 +79,6 @@ def pool_scalars(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction 
     scope = {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW, "load": ctx.ops.load, "i32": np.int32}
     scope |= {f"t_{name}": dtype for name, dtype in scalars.items()}
     return inline_function(generate_function("set_from_pool", source, **scope))
-
-
-def _segments(
-    ctx: MultiAgentContext, access: StateAccess, template: str, condition: DeviceFunction | None = None
-) -> list[Segment]:
-    """Segments without barriers that run a line for each element of each field."""
-    segments = []
-    for field, buffer in access.layout.set_fields.items():
-        size = math.prod(buffer.shape)
-        shared = _element_source(access, field, buffer) if ctx.launch.stage_state else ""
-        element = shared or f"load(b.state_{field}, e * {size} + c, t)"
-        line = template.format(field=field, size=size, shared=shared, element=element)
-        source = f"def move({SIGNATURE}):\n    {line}\n"
-        scope = {"load": ctx.ops.load, "store": ctx.ops.store, "t": buffer.dtype, "condition": condition}
-        move = inline_function(generate_function("move", source, **scope))
-        segments.append(Segment(AGENTS, move, barrier=False, num_elements=size))
-    return segments
 
 
 def _element_source(access: StateAccess, field: str, buffer: Buffer) -> str:

@@ -20,6 +20,8 @@ from gpuvec.engine.multi_agent.context import MultiAgentContext
 # VOTES_AGAINST counts agents that vote against the end of the episode, and the counters of reductions begin at COUNTERS.
 START, TIME, AWAITS_RESET, CLOCK, RNG_STREAM, HAS_ENDED, VOTES_AGAINST, COUNTERS = 0, 1, 2, 3, 4, 8, 9, 10
 
+MAX_WORD_BYTES = 16  # of a field of a set that a thread copies at once
+
 WorkArrays = dict[str, tuple[DType, tuple[int, ...]]]  # {name in the work: (dtype, shape)}
 
 
@@ -46,6 +48,11 @@ class StateLayout(NamedTuple):
     num_final_copies: int  # number of copies of final states, which follow the states of the envs
 
     @property
+    def arrays_with_words(self) -> frozenset[str]:
+        """The arrays of the work that threads access in words of up to `MAX_WORD_BYTES`, to which they must be aligned."""
+        return frozenset(PACKED_BUFFERS[b.dtype] for k, b in self.staged.items() if k in self.set_fields)
+
+    @property
     def loaded(self) -> dict[str, Buffer]:
         """The staged fields of the agents that a kernel loads when it begins."""
         return {k: b for k, b in self.staged.items() if k not in self.searched and k not in self.set_fields}
@@ -69,6 +76,9 @@ def make_state_layout(ctx: MultiAgentContext) -> StateLayout:
     num_states = launch.envs_per_block + ctx.num_final_copies
     sizes, offsets = dict.fromkeys(PACKED_BUFFERS, 0), {}
     for name, b in staged.items():
+        if name in schema.set_fields:
+            word = MAX_WORD_BYTES // np.dtype(b.dtype).itemsize
+            sizes[b.dtype] = -(-sizes[b.dtype] // word) * word
         offsets[name] = sizes[b.dtype]
         sizes[b.dtype] += num_states * int(np.prod(b.shape))
     return StateLayout(

@@ -36,7 +36,7 @@ from gpuvec.errors import OutOfMemoryError
 from gpuvec.spec import Environment
 
 u32 = np.uint32
-TILE_ALIGNMENT = "" if numba_cuda.SIMULATED else ", 16"  # bytes of a tile, from which four floats are loaded at once
+WORD_ALIGNMENT = "" if numba_cuda.SIMULATED else ", 16"  # bytes, of arrays that threads access in words of 16 bytes
 PROLOGUE = (
     "    wait_for_previous()\n    block, thread = assume_nonnegative(cuda.blockIdx.x), assume_nonnegative(cuda.threadIdx.x)\n"
 )
@@ -120,7 +120,7 @@ def _program_body(parts: _KernelParts) -> FunctionType:
     divmod_u32 = divmod if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().divmod_u32
     scope = _prologue_scope() | {"Work": program.work, "read_clock": read_clock, "advance_clock": advance_clock, "u32": u32}
     scope |= {"divmod_u32": divmod_u32, "i32": np.int32}
-    source = parts.source_head + _shared_array_lines(program.arrays, scope)
+    source = parts.source_head + _shared_array_lines(program.arrays, scope, program.aligned_arrays)
     source += f"    e0 = assume_nonnegative(block * {envs})\n"
     source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"
     source += "    clock = read_clock(b, block)\n"
@@ -173,7 +173,7 @@ def _tile_kernel(parts: _KernelParts, functions: TileFunctions) -> Kernel:
     scope["elements"] = tile_elements(tile_rows, parts.num_features)
     scope["fill"] = callable_from_kernel(functions.fill, batch, tile, 0, 0, 0)
     scope["drain"] = callable_from_kernel(functions.drain, batch, tile, 0, 0, 0, True)
-    source = parts.source_head + f"    tile = cuda.shared.array(elements, f32{TILE_ALIGNMENT})\n    r0 = block * tile_rows\n"
+    source = parts.source_head + f"    tile = cuda.shared.array(elements, f32{WORD_ALIGNMENT})\n    r0 = block * tile_rows\n"
     source += f"    m = min(tile_rows, assume_nonnegative(b.n * {parts.num_agents} - r0))\n    fill(b, tile, r0, m, thread)\n"
     source += "    cuda.syncthreads()\n    drain(b, tile, r0, m, thread, is_step)\n"
     return Kernel(generate_function("kernel", source, **scope), None, threads, GridSize(parts.num_agents, tile_rows))
@@ -204,11 +204,11 @@ def _example_work(part: Program | NeighborSearch) -> Work:
     return part.work(*(np.zeros((1,) * len(shape), dtype) for dtype, shape in part.arrays.values()))
 
 
-def _shared_array_lines(arrays: WorkArrays, scope: dict[str, Any]) -> str:
+def _shared_array_lines(arrays: WorkArrays, scope: dict[str, Any], aligned_arrays: frozenset[str] = frozenset()) -> str:
     """Lines that allocate the arrays of `w` in shared memory; a line for each, by which the simulator identifies an array."""
     scope |= {f"t_{name}": dtype for name, (dtype, _) in arrays.items()}
     lines = [
-        f"    {name} = cuda.shared.array({shape}, t_{name}{TILE_ALIGNMENT if name == 'tile' else ''})\n"
+        f"    {name} = cuda.shared.array({shape}, t_{name}{WORD_ALIGNMENT if name in aligned_arrays else ''})\n"
         for name, (_, shape) in arrays.items()
     ]
     if not numba_cuda.SIMULATED:
