@@ -99,11 +99,12 @@ def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool
 
 
 def any_brick(s: State) -> bool:
+    # Without branches a GPU loads several cells at once.
+    any_cell = False
     for y in range(SIZE):
         for x in range(SIZE):
-            if s.bricks[y, x]:
-                return True
-    return False
+            any_cell |= s.bricks[y, x]
+    return any_cell
 
 
 def observe(cell: tuple[int, int], s: State, p: Params) -> tuple[bool, bool, bool, bool]:
