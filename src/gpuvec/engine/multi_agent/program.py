@@ -41,7 +41,7 @@ from gpuvec.engine.multi_agent.observations.items import ItemStore, RowItems, el
 from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
-from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
+from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment, without_barriers_between_envs
 from gpuvec.engine.multi_agent.set_copies import copy_segments
 from gpuvec.engine.multi_agent.set_fields import save_final_segments
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters
@@ -125,15 +125,15 @@ def make_program(
     parts = _Parts(
         ctx, access, status, features, stores, blocks, row_items, _critic_items(ctx, access), knn, make_cell_list(ctx)
     )
-    arrays = _work_arrays(parts)
+    arrays, ends = _work_arrays(parts), _episode_end_segments(parts) if ctx.same_step else []
     return Program(
         work=named_tuple("Work", tuple(arrays)),
         arrays=arrays,
         aligned_arrays=access.layout.arrays_with_words | {"tile"},
         reset=tuple(_reset_segments(parts)),
-        step=tuple(_step_segments(parts)),
+        step=without_barriers_between_envs(_step_segments(parts), ctx.num_agents, is_synchronised=False, next_unit=ENVS),
         check_end=Segment(ENVS, make_check_end(ctx, access, parts.status)),
-        episode_end=tuple(_episode_end_segments(parts)) if ctx.same_step else (),
+        episode_end=without_barriers_between_envs(ends, ctx.num_agents, is_synchronised=True, next_unit=AGENTS),
         finish=tuple(_finish_segments(parts)),
         row_kernel=make_row_kernel(ctx, access, parts.features, row_items or _items_with_blocks(parts)),
         search=make_neighbor_search(ctx, access, knn, parts.cell_list) if knn is not None and launch.split else None,

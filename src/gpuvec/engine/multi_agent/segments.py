@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuvec.engine.compiler.types import DeviceFunction
+from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 
 ENVS, AGENTS, BLOCK = range(3)
 MIN_BUSY_SHARE = 0.9  # of the threads in a loop in which each keeps the number of its element
@@ -56,6 +57,43 @@ class BlockShape(NamedTuple):
     def env(self) -> str:
         """The source of the index of that env in the block."""
         return f"assume_nonnegative(thread - {self.first_env_thread})"
+
+
+def without_barriers_between_envs(
+    segments: list[Segment], num_agents: int, *, is_synchronised: bool, next_unit: int
+) -> tuple[Segment, ...]:
+    """Returns the segments without barriers between two in which the same thread accesses the data of an env.
+
+    With one agent, the thread of an env also runs the segments of the agent.
+
+    Args:
+        segments: the segments.
+        num_agents: A.
+        is_synchronised: whether a barrier precedes them.
+        next_unit: the unit of the segment that follows them.
+    """
+    if num_agents == 1:
+        segments = [_by_env(segment) for segment in segments]
+    results, units = [], [*(segment.unit for segment in segments), next_unit]
+    for segment, following_unit in zip(segments, units[1:], strict=True):
+        # Since the last barrier, each thread has only accessed the data of its own env.
+        is_separate = is_synchronised and segment.unit == ENVS
+        results.append(segment._replace(barrier=segment.barrier and not (is_separate and following_unit == ENVS)))
+        is_synchronised = is_separate or segment.barrier
+    return tuple(results)
+
+
+def _by_env(segment: Segment) -> Segment:
+    """A segment of agents as one of envs that have one agent; segments of other elements are returned as they are."""
+    if segment.unit != AGENTS or segment.num_elements or segment.after_round is not None:
+        return segment
+    function = segment.function
+
+    @inline_function
+    def run(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+        function(b, w, e, k, 0, clock)
+
+    return segment._replace(unit=ENVS, function=run)
 
 
 def envs_per_round(threads: int, elements: int) -> int:
