@@ -39,17 +39,23 @@ def make_view(numba: NumbaApi) -> Callable[[Shape], DeviceFunction]:
     def view(shape: Shape) -> DeviceFunction:
         @numba.intrinsic
         def view_of_shape(typingctx: TypingContext, address: NumbaType, index: NumbaType, dtype: NumbaType) -> Intrinsic:
-            def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-                element_type = context.get_data_type(dtype.dtype)
-                first = builder.mul(to_int64(builder, args[1]), INT64(prod(shape)))
-                data = element_pointer(builder, args[0], first, element_type, numba.address_space)
-                return builder.addrspacecast(data, element_type.as_pointer()) if numba.is_gpu else data
-
-            return static_array(dtype.dtype, shape)(address, index, dtype), codegen
+            return static_array(dtype.dtype, shape)(address, index, dtype), lambda context, builder, sig, args: _emit_view(
+                numba, prod(shape), context, builder, sig, args
+            )
 
         return view_of_shape
 
     return view
+
+
+def _emit_view(
+    numba: NumbaApi, size: int, context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]
+) -> ir.Value:
+    """Emits the pointer of a view of `size` elements; the arguments are an address, the number of the view, and a dtype."""
+    element_type = context.get_data_type(sig.args[2].dtype)
+    first = builder.mul(to_int64(builder, args[1]), INT64(size))
+    data = element_pointer(builder, args[0], first, element_type, numba.address_space)
+    return builder.addrspacecast(data, element_type.as_pointer()) if numba.is_gpu else data
 
 
 def make_subarray(numba: NumbaApi) -> Callable[[Shape], DeviceFunction]:
@@ -60,14 +66,16 @@ def make_subarray(numba: NumbaApi) -> Callable[[Shape], DeviceFunction]:
     def subarray(shape: Shape) -> DeviceFunction:
         @numba.intrinsic
         def subarray_of_shape(typingctx: TypingContext, array: NumbaType, start: NumbaType) -> Intrinsic:
-            def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-                return array_element_pointer(context, builder, sig.args[0], args[0], args[1])
-
-            return static_array(array.dtype, shape, mutable=array.mutable)(array, start), codegen
+            return static_array(array.dtype, shape, mutable=array.mutable)(array, start), _emit_subarray
 
         return subarray_of_shape
 
     return subarray
+
+
+def _emit_subarray(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+    """Emits the pointer of a part of an array; the arguments are the array and the number of its first element."""
+    return array_element_pointer(context, builder, sig.args[0], args[0], args[1])
 
 
 def make_numba_array(numba: NumbaApi) -> DeviceFunction:
