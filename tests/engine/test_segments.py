@@ -51,6 +51,13 @@ def test_a_barrier_separates_a_copy_without_one_from_the_reader_of_the_copied_da
     ]
 
 
+def test_a_barrier_is_delayed_until_other_threads_follow():
+    """The second segment needs no barrier, but what the first one wrote is read by the threads of the third."""
+    segments = [Segment(ENVS, run), Segment(ENVS, run, barrier=False), Segment(AGENTS, run)]
+    results = without_barriers_between_envs(segments, 2, is_synchronised=True, next_unit=ENVS)
+    assert [segment.barrier for segment in results] == [False, True, True]
+
+
 def test_other_elements_than_agents_keep_their_unit():
     cells = Segment(AGENTS, run, num_elements=25)
     assert without_barriers_between_envs([cells], 1, is_synchronised=True, next_unit=ENVS) == (cells,)

@@ -75,11 +75,15 @@ def without_barriers_between_envs(
     if num_agents == 1:
         segments = [_by_env(segment) for segment in segments]
     results, units = [], [*(segment.unit for segment in segments), next_unit]
+    has_barrier_to_come = False  # of a segment before, which no barrier has followed so far
     for segment, following_unit in zip(segments, units[1:], strict=True):
         # Since the last barrier, each thread has only accessed the data of its own env.
         is_separate = is_synchronised and segment.unit == ENVS
-        results.append(segment._replace(barrier=segment.barrier and not (is_separate and following_unit == ENVS)))
-        is_synchronised = is_separate or segment.barrier
+        needs_barrier = segment.barrier or has_barrier_to_come
+        has_barrier_to_come = needs_barrier and is_separate and following_unit == ENVS
+        has_barrier = needs_barrier and not has_barrier_to_come
+        results.append(segment._replace(barrier=has_barrier))
+        is_synchronised = is_separate or has_barrier
     return tuple(results)
 
 
