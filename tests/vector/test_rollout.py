@@ -327,7 +327,6 @@ class TestErrors:
             env.rollout(num_steps)
 
     @pytest.mark.slow
-    @pytest.mark.xfail(reason="a policy that returns a float raises an AuthoringError that names an operator, not the result")
     def test_invalid_policies_raise(self, env):
         for policy, error, message in [
             ("greedy", ValueError, "policy must be 'random', an array of actions, or a function, got 'greedy'"),

@@ -29,6 +29,7 @@ def infer_operators_once(resolve_function_type: Resolve) -> Resolve:
         resolve_function_type: takes the context, the Numba type of a function, and the types of its arguments.
     """
     from numba.core import types
+    from numba.core.errors import TypingError
 
     def is_number(kind: NumbaType) -> bool:
         return isinstance(kind, types.Number | types.Boolean)
@@ -51,7 +52,10 @@ def infer_operators_once(resolve_function_type: Resolve) -> Resolve:
         if depends_on_types_alone(function, args, kws):
             # Numba compiles a power by the value of its exponent, all other operators by the types that literals share.
             is_power = function.typing_key in (operator.pow, operator.ipow)
-            return infer(context, function, tuple(args) if is_power else tuple(map(types.unliteral, args)))
+            try:
+                return infer(context, function, tuple(args) if is_power else tuple(map(types.unliteral, args)))
+            except TypingError:
+                pass  # The same error follows, with the literals of the source in its message.
         return resolve_function_type(context, function, args, kws)
 
     return resolve
