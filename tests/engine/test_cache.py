@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from tests.support.bundled_envs import BUNDLED_ENVS
 
 import gpuvec
-from gpuvec import SingleAgentEnv
+from gpuvec import Observation, SingleAgentEnv
 from gpuvec.engine.backends.cache import store
 from gpuvec.engine.backends.cache.key import COMPILERS, NotHashable, fingerprint
 from gpuvec.engine.backends.cache.store import load_or_compile
@@ -309,6 +309,16 @@ class TestFingerprint:
         assert _with_mask_and_metrics(MASK_AND_METRICS) != _with_mask_and_metrics(
             MASK_AND_METRICS.replace(f"{old}  #", f"{new}  #")
         )
+
+    def test_differs_by_the_observation_of_a_critic(self):
+        """A kernel without it writes to the addresses of other buffers."""
+
+        def make(*features):
+            return env_fingerprint(critic_observation=lambda p: Observation(*features))
+
+        fingerprints = {env_fingerprint(), make(math.sin), make(math.cos), make(math.sin, math.cos)}
+        assert len(fingerprints) == 4
+        assert make(math.sin) in fingerprints
 
     def test_differs_by_params_options_and_further_arguments(self):
         env = make_env()

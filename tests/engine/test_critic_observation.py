@@ -84,7 +84,6 @@ def place_and_time(i: int, s: Any, t: Any, p: Any) -> tuple[float, float]:
     return np.float32(s.target[i]), np.float32(t.step)  # type: ignore[return-value]  # float32
 
 
-@pytest.mark.skip(reason="the reset crashes if the process has trained in an environment with the same images before")
 def test_agents_that_observe_images_may_have_features_for_a_critic(device):
     env = make(dataclasses.replace(PICTURED_LINE, critic_observation=lambda p: Observation(place_and_time)), device)
     assert env.single_critic_observation_space.shape == (2, 2)

@@ -25,7 +25,7 @@ from gpuvec.engine.compiler.types import EnvParams
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.metric_kinds import metric_kinds
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Environment, OptionalFields
+from gpuvec.spec import Environment
 
 E = TypeVar("E", bound=Environment)
 R = TypeVar("R")
@@ -40,11 +40,13 @@ COMPILERS = (
 )  # fmt: skip
 PACKAGE = Path(__file__).parents[3]
 # Modules of the package with functions that kernels call
-AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "spec.py")
+AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "observations.py", "spec.py")
 # Functions of an environment whose results for its parameters are hashed, in place of the functions
-FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "tables", "masked_components")
-# Fields of an environment that kernels do not read
-HOST_FIELDS = {*OptionalFields.__dataclass_fields__, "structural"} - {"reset_options", "allowed", "metrics"}
+FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "critic_observation", "tables", "masked_components")
+# Fields of an environment that kernels do not read; `KernelOptions` has the time limit and the functions in CUDA C++.
+HOST_FIELDS = frozenset(
+    ("max_episode_steps", "reward_threshold", "field_ranges", "structural", "check", "draw", "cuda_c", "render_fps")
+)
 
 
 class NotHashable(Exception):
@@ -75,7 +77,7 @@ def frozen_environment(env: E) -> E:
     for name in env.__dataclass_fields__:
         value = getattr(env, name)
         if name in FUNCTIONS_OF_PARAMS and value is not None:
-            freezer.update(name)
+            freezer.update(f"{name}(p)")  # A function that returns None is not the same as no function.
             changes[name] = _constant(env.params, freezer.copy_value(value(env.params)), value)
         elif name == "metrics" and value is not None:
             freezer.update(name, *metric_kinds(env).items())
