@@ -6,6 +6,7 @@ Letters: e an env, k its index in the block, c the number of an element of a fie
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from gpuvec.engine.layout.rng_streams import POOL_DRAW
 from gpuvec.engine.layout.schema import PACKED_BUFFERS
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.segments import AGENTS, Segment
-from gpuvec.engine.multi_agent.state_access import StateAccess
+from gpuvec.engine.multi_agent.state_access import POOL_ROW, StateAccess
 from gpuvec.random import randint
 
 
@@ -53,12 +54,12 @@ def pool_element(ctx: MultiAgentContext, access: StateAccess, field: str) -> Dev
     """
     buffer = access.layout.set_fields[field]
     size = math.prod(buffer.shape)
-    source = "def set_from_pool(b, w, e, k, c, key, p):\n    q = randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))\n"
-    source += f"    value = load(b.pool_{field}, q * {size} + c, t)\n"
-    source += f"    {_element_source(access, field, buffer)} = value\n" if ctx.launch.stage_state else ""
-    source += "" if ctx.launch.stage_state else f"    store(b.state_{field}, e * {size} + c, value, t)\n"
-    scope = {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW, "load": ctx.ops.load, "store": ctx.ops.store}
-    return inline_function(generate_function("set_from_pool", source, **scope, t=buffer.dtype, i32=np.int32))
+    if ctx.launch.stage_state:
+        write = f"{_element_source(access, field, buffer)} = value"
+    else:
+        write = f"store(b.state_{field}, e * {size} + c, value, t)"
+    lines = [f"value = load(b.pool_{field}, q * {size} + c, t)", write]
+    return _set_from_pool(ctx, lines, store=ctx.ops.store, t=buffer.dtype)
 
 
 def pool_scalars(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction | None:
@@ -73,11 +74,15 @@ def pool_scalars(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction 
     scalars = {name: dtype for name, dtype in ctx.schema.stored_scalars.items() if name in ctx.options.pool}
     if not scalars:
         return None
-    source = "def set_from_pool(b, w, e, k, c, key, p):\n    q = randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))\n"
-    for name in scalars:
-        source += f"    {access.layout.scalar_columns[name].format('k')} = load(b.pool_{name}, q, t_{name})\n"
-    scope = {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW, "load": ctx.ops.load, "i32": np.int32}
-    scope |= {f"t_{name}": dtype for name, dtype in scalars.items()}
+    columns = access.layout.scalar_columns
+    lines = [f"{columns[name].format('k')} = load(b.pool_{name}, q, t_{name})" for name in scalars]
+    return _set_from_pool(ctx, lines, **{f"t_{name}": dtype for name, dtype in scalars.items()})
+
+
+def _set_from_pool(ctx: MultiAgentContext, lines: list[str], **scope: Any) -> DeviceFunction:
+    """`set_from_pool(b, w, e, k, c, key, p)`, which runs lines for a random row `q` of the reset pool."""
+    source = f"def set_from_pool(b, w, e, k, c, key, p):\n    q = {POOL_ROW}\n" + "".join(f"    {line}\n" for line in lines)
+    scope |= {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW, "load": ctx.ops.load, "i32": np.int32}
     return inline_function(generate_function("set_from_pool", source, **scope))
 
 

@@ -19,6 +19,9 @@ from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.state_layout import TIME, StateLayout, make_state_layout
 from gpuvec.random import randint
 
+# The source of a random row of the reset pool. `key` is that of a reset, so that all fields come from one row.
+POOL_ROW = "randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))"
+
 
 class StateAccess(NamedTuple):
     """The compiled functions for one context.
@@ -212,6 +215,6 @@ def _role_source(ctx: MultiAgentContext) -> str:
 def _make_set_from_pool(ctx: MultiAgentContext, generator: _FieldFunctions) -> DeviceFunction:
     """`set_from_pool` as in `StateAccess`."""
     fields = {name: b for name, b in generator.layout.arrays.items() if name in ctx.options.pool}
-    lines = ["e = randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))"] if fields else []
+    lines = [f"e = {POOL_ROW}"] if fields else []
     lines += generator.each_element(fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
     return generator.function("set_from_pool", "b, s, i, key", lines)
