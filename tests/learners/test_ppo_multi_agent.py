@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete
 
 torch = pytest.importorskip("torch")
 
-from tests.support import street_env  # noqa: F401  # registers the street
+from tests.support import joining_env, street_env  # noqa: F401  # registers the environments
 
 from gpuvec import Bools, Floats, Key, MultiAgentEnv, Observation, Time, count_of, randint, register
 from gpuvec.learners.buffers.rollout_buffer import Samples
@@ -305,6 +305,8 @@ class TestRunEpisodes:
         assert episodes.returns.shape == episodes.terminated.shape == (400, 2)
         assert set(episodes.returns.unique().tolist()) == {0.0, -1.0, -2.0, -3.0, -4.0}
         assert torch.equal(episodes.returns == -4.0, ~episodes.terminated)
+        # Each step inside costs 1, except for the last one of an agent that leaves.
+        assert torch.equal(episodes.lengths, (episodes.terminated.double() - episodes.returns).long())
         assert float(episodes.returns.mean()) == pytest.approx(-15 / 16, abs=0.15)  # 1/2 + 1/4 + 1/8 + 1/16
         assert episodes.roles == {}
 
@@ -312,7 +314,14 @@ class TestRunEpisodes:
         """A pole that is pushed at random falls after 22 steps, as in Gymnasium."""
         episodes = run_episodes("gpuvec/CartPole-v1", at_random(1), episodes=400, device="cpu")
         assert float(episodes.returns.mean()) == pytest.approx(22.0, abs=2.5)
+        assert torch.equal(episodes.lengths.double(), episodes.returns)  # each step is rewarded by 1
         assert episodes.terminated.all()
+
+    def test_lengths_count_the_steps_of_agents_that_join_and_leave(self) -> None:
+        """In the timetable of six steps, one agent joins late, one joins again, and one leaves for good."""
+        episodes = run_episodes("tests/Visits-v0", at_random(1), episodes=3, device="cpu", params={"gain": 0.5})
+        assert episodes.lengths.tolist() == [[6, 4, 4, 1]] * 3
+        assert torch.equal(episodes.returns, 0.5 * episodes.lengths)
 
     @pytest.mark.slow
     def test_each_role_acts_by_its_own_player(self) -> None:

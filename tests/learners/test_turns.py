@@ -240,14 +240,17 @@ class TestLearning:
         env, act = turns_env(), at_random(2)
         obs, _ = env.reset(seed=0)
         play, returns, running = act(env), torch.zeros(E, A), torch.zeros(E, A, dtype=torch.bool)
+        lengths = torch.zeros(E, A, dtype=torch.int64)
         first_episode = torch.ones(E, 1, dtype=torch.bool)
         for _ in range(STREET["max_episode_steps"]):
             obs, reward, terminated, truncated, info = env.step(play(obs))
             running |= info["agent_mask"]
             returns += reward.where(running & first_episode, 0.0)
+            lengths += running & first_episode
             running &= ~info["agent_terminated"]
             first_episode &= ~(terminated | truncated).unsqueeze(1)
         assert torch.equal(episodes.returns, returns.double())
+        assert torch.equal(episodes.lengths, lengths)
 
 
 def test_agents_that_join_again_begin_another_episode() -> None:

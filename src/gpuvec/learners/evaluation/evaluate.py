@@ -27,6 +27,7 @@ class EpisodeResults(NamedTuple):
     """The results of E episodes; tensors on the CPU."""
 
     returns: Tensor  # (E,) float64, undiscounted; with many agents (E, A), from their first action until they terminated
+    lengths: Tensor  # shape of returns, int64: the number of steps whose rewards count in the return
     terminated: Tensor  # (E,) bool: whether the episode was terminated; with many agents (E, A): whether the agent was
     roles: Mapping[str, Any]  # {role: its agents, as an index of the axis A}
     metrics: Mapping[str, Tensor] = MappingProxyType({})  # {name: (E,) float32}, the environment's own metrics
@@ -64,20 +65,23 @@ def run_episodes(
         shape = (episodes, envs.unwrapped.num_agents) if has_agents else (episodes,)
         act = player(envs)
         returns = torch.zeros(shape, dtype=torch.float64, device=first_obs.device)
+        lengths = torch.zeros(shape, dtype=torch.int64, device=first_obs.device)
         was_terminated = torch.zeros(shape, dtype=torch.bool, device=first_obs.device)
         in_episode = torch.zeros_like(was_terminated)  # agents that act, or wait after an action
         metrics = {name: torch.zeros(episodes, device=first_obs.device) for name in envs.unwrapped.metric_names}
         running = torch.ones((episodes, 1) if has_agents else (episodes,), dtype=torch.bool, device=first_obs.device)
         for step in range(STEP_LIMIT):
             if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
-                results = returns.cpu(), was_terminated.cpu(), envs.roles
+                results = returns.cpu(), lengths.cpu(), was_terminated.cpu(), envs.roles
                 return EpisodeResults(*results, {name: values.cpu() for name, values in metrics.items()})
             obs, reward, terminated, truncated, info = envs.step(
                 act(obs, info["action_mask"]) if "action_mask" in info else act(obs)
             )
             if has_agents:
                 in_episode |= info["agent_mask"]
-            returns += reward.where(running & in_episode if has_agents else running, 0.0)
+            is_counted = running & in_episode if has_agents else running
+            returns += reward.where(is_counted, 0.0)
+            lengths += is_counted
             was_terminated |= running & (info["agent_terminated"] if has_agents else terminated)
             if has_agents:
                 in_episode &= ~info["agent_terminated"]
