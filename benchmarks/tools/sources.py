@@ -7,6 +7,7 @@ functions in CUDA C++), or a layer of the package ("vector", "learners"). Commen
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,12 @@ def canonical_text(node: Any) -> str:
     return repr(node)
 
 
+@functools.cache  # most files are part of the hashes of many environments
+def canonical_code(text: str) -> str:
+    """Returns the code of a Python file, `text`, as `canonical_text` writes its syntax tree."""
+    return canonical_text(ast.parse(text))
+
+
 def is_docstring(node: Any) -> bool:
     """Returns whether `node` is a statement that consists of a string."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
@@ -68,7 +75,7 @@ def hash_files(files: Iterable[Path]) -> str:
     for file in files:
         text = file.read_text()
         if file.suffix == ".py":
-            digest.update(f"{file.stem}: {canonical_text(ast.parse(text))}\n".encode())
+            digest.update(f"{file.stem}: {canonical_code(text)}\n".encode())
         else:
             digest.update(f"{file.name}: {' '.join(CUDA_COMMENT.sub('', text).split())}\n".encode())
     return digest.hexdigest()[:16]
