@@ -77,7 +77,7 @@ def test_episodes_equal_those_of_mpe2_to_their_ends(device, golden):
     np.testing.assert_allclose(host(env.get_state())["position"][:, 0], golden["position"][-1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow_on("simulator")  # the next test also resets
+@pytest.mark.slow_on("simulator")  # as the next test
 def test_first_observations_have_no_word(backend):
     env = make(4, backend)
     obs, _ = host(env.reset(seed=3))
@@ -89,6 +89,8 @@ def test_first_observations_have_no_word(backend):
     np.testing.assert_array_equal(obs["speaker"][:, 0].argmax(1), state["goal"])
 
 
+# In the simulator the steps of other roles with spaces of their own are tested in `test_role_spaces.py`.
+@pytest.mark.slow_on("simulator")
 def test_known_step(backend):
     env = make(2, backend)
     landmark = np.array([[[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]]] * 2, np.float32)

@@ -72,6 +72,8 @@ def test_steps_equal_those_of_mpe2(device, name):
     assert (reward[:, :, None] == reward[:, None, :])[same].all()
 
 
+# In the simulator the test of `local_ratio` runs the same phases and rewards.
+@pytest.mark.slow_on("simulator")
 def test_an_overlap_accelerates_agents_apart(backend):
     """Agents at rest, 0.2 apart along x, overlap by 0.1: the force of 10 is a velocity of 1 after 0.1 s."""
     position = [[[-0.1, 0.0], [0.1, 0.0], [5.0, 5.0]]]
@@ -131,6 +133,7 @@ def test_an_episode_is_truncated_after_25_steps(backend):
         assert (truncated == (step == 25)).all()
 
 
+@pytest.mark.slow_on("simulator")  # as above
 def test_one_agent_observes_its_landmark(backend):
     env = make(1, backend, num_agents=1)
     obs = step_from(env, [[[1.0, 2.0]]], [[[0.0, 0.0]]], [[[4.0, 6.0]]], [[0]])[0]
