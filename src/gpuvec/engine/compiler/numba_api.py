@@ -36,6 +36,11 @@ class NumbaApi(NamedTuple):
         """Whether buffers are in a GPU's global memory."""
         return self.address_space == GLOBAL_MEMORY
 
+    @property
+    def data_models(self) -> NumbaModule:
+        """The data models of types, which numba-cuda has in another module than Numba."""
+        return cast(NumbaModule, getattr(self.extending, "core_models", self.extending.models))
+
     def intrinsic(self, function: Callable[..., Intrinsic]) -> DeviceFunction:
         """Declares an intrinsic.
 

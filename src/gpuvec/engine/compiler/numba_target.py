@@ -18,6 +18,7 @@ from numba.core.cpu import CPUContext
 from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
 
 from gpuvec.engine.compiler.llvm_passes import run_passes
+from gpuvec.engine.compiler.numba_api import cpu_numba
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
 
 
@@ -91,9 +92,10 @@ class LLVMCodegen(JITCPUCodegen):  # type: ignore[misc]  # Numba has no types
 class LLVMTargetContext(CPUContext):  # type: ignore[misc]  # Numba has no types
     """Numba's context for the CPU, with the same table of functions, which makes no machine code of compiled functions."""
 
-    def __init__(self, base: CPUContext) -> None:
+    def __init__(self, base: CPUContext, typing_context: typing.Context) -> None:
         # `base.subtarget` copies the attributes in the same way, but cannot override a method.
         self.__dict__.update(base.__dict__)
+        self.typing_context = typing_context
         self._internal_codegen = LLVMCodegen("gpuvec")
 
     def get_executable(self, library: Any, fndesc: Any, env: Any) -> Any:
@@ -110,7 +112,7 @@ class LLVMTargetContext(CPUContext):  # type: ignore[misc]  # Numba has no types
 class LLVMTypingContext(typing.Context):  # type: ignore[misc]  # Numba has no types
     """Numba's typing context for the CPU, with the same tables of functions and types."""
 
-    resolve_function_type = infer_operators_once(typing.Context.resolve_function_type)
+    _lookup_global = infer_operators_once(cpu_numba(), typing.Context._lookup_global)
 
     def __init__(self, base: typing.Context) -> None:
         self.__dict__ = base.__dict__  # what one of them registers, both have
@@ -121,7 +123,7 @@ class LLVMTarget(CPUTarget):  # type: ignore[misc]  # Numba has no types
 
     @cached_property
     def _toplevel_target_context(self) -> LLVMTargetContext:
-        return LLVMTargetContext(cpu_target.target_context)
+        return LLVMTargetContext(cpu_target.target_context, self.typing_context)
 
     @cached_property
     def typing_context(self) -> typing.Context:

@@ -1,61 +1,89 @@
-"""The signatures of operators, which Numba infers once for each combination of types.
+"""The signatures of operators, built-in functions and intrinsics, which Numba infers once for each combination of types.
 
 For each operator in a function, Numba tries some thirty implementations, most of them for strings, dates and sets, and computes
-the hash of all compiler options for each. That was up to a third of the time to compile a kernel.
+the hash of all compiler options for each. It does so when it infers types, and again when it generates code. That was up to a
+third of the time to compile a kernel.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
+from gpuvec.engine.compiler.numba_api import NumbaApi
 from gpuvec.engine.compiler.static_arrays import is_static
 from gpuvec.engine.compiler.types import NumbaType, Signature
 
-NUM_SIGNATURES = 4096  # some hundred for an environment
+NUM_TYPES = 4096  # some hundred for an environment
 
-Resolve = Callable[[Any, Any, tuple[NumbaType, ...], dict[str, NumbaType]], Signature | None]
+LookUpGlobal = Callable[[Any, Any], NumbaType | None]
 
 
-def infer_operators_once(resolve_function_type: Resolve) -> Resolve:
-    """Wraps the method `resolve_function_type` of a class of typing contexts.
+def infer_operators_once(numba: NumbaApi, look_up_global: LookUpGlobal) -> LookUpGlobal:
+    """Wraps the method `_lookup_global` of a class of typing contexts.
 
-    A signature is stored if it depends on the types alone: that of a function of the module `operator` for numbers, and of an
-    access to an array of constant shape. A function to which an implementation is added gets another Numba type.
+    The wrapped method returns functions that store the signatures that depend on the types of the arguments alone: those of
+    operators, built-in functions and intrinsics, for numbers, arrays, and tuples of them. A function to which an implementation
+    is added gets another Numba type, whose signatures are inferred again.
 
     Args:
-        resolve_function_type: takes the context, the Numba type of a function, and the types of its arguments.
+        numba: the modules of the target.
+        look_up_global: takes the context and a Python value, and returns the Numba type that is registered for the value.
     """
-    from numba.core import types
     from numba.core.errors import TypingError
 
-    def is_number(kind: NumbaType) -> bool:
-        return isinstance(kind, types.Number | types.Boolean)
+    types, models = numba.types, numba.data_models
 
-    def is_index(kind: NumbaType) -> bool:
-        return all(map(is_number, kind.types)) if isinstance(kind, types.BaseTuple) else is_number(kind)
+    @lru_cache(NUM_TYPES)
+    def is_plain(kind: NumbaType) -> bool:
+        """Whether an argument of this type adds nothing to the signature but its type."""
+        if isinstance(kind, types.BaseTuple):
+            return all(map(is_plain, kind.types))
+        if isinstance(kind, types.Array):
+            return bool(kind.is_precise())
+        return isinstance(kind, types.Number | types.Boolean | types.NumberClass) or is_static(kind)
 
-    def depends_on_types_alone(function: Any, args: tuple[NumbaType, ...], kws: dict[str, NumbaType]) -> bool:
-        if kws or not args or not isinstance(function, types.Function):
-            return False
-        if getattr(function.typing_key, "__module__", None) != "_operator":
-            return False
-        return (is_number(args[0]) or is_static(args[0])) and all(map(is_index, args[1:]))
+    class Function(types.Function):  # type: ignore[misc, name-defined]  # Numba has no types
+        """A function that stores its signatures. Messages show the name of the class, which is that of Numba's own."""
 
-    @lru_cache(NUM_SIGNATURES)
-    def infer(context: Any, function: Any, args: tuple[NumbaType, ...]) -> Signature | None:
-        return resolve_function_type(context, function, args, {})
+        def __init__(self, templates: tuple[Any, ...]) -> None:
+            super().__init__(templates)
+            self._signatures: dict[Any, Signature | None] = {}
+            # Numba compiles a power by the value of its exponent, and intrinsics may depend on literals. It compiles all other
+            # operators by the types that literals share.
+            is_power = self.typing_key in (operator.pow, operator.ipow)
+            self._shares_literals = not is_power and not isinstance(self.typing_key, numba.extending._Intrinsic)
 
-    def resolve(context: Any, function: Any, args: Any, kws: dict[str, NumbaType]) -> Signature | None:
-        if depends_on_types_alone(function, args, kws):
-            # Numba compiles a power by the value of its exponent, all other operators by the types that literals share.
-            is_power = function.typing_key in (operator.pow, operator.ipow)
-            try:
-                return infer(context, function, tuple(args) if is_power else tuple(map(types.unliteral, args)))
-            except TypingError:
-                pass  # The same error follows, with the literals of the source in its message.
-        return resolve_function_type(context, function, args, kws)
+        def augment(self, other: NumbaType) -> NumbaType | None:
+            return types.Function(self.templates).augment(other)
 
-    return resolve
+        def get_call_type(self, context: Any, args: tuple[NumbaType, ...], kws: dict[str, NumbaType]) -> Signature | None:
+            if kws or not all(map(is_plain, args)):
+                return super().get_call_type(context, args, kws)
+            key = context, *(map(types.unliteral, args) if self._shares_literals else args)
+            if key not in self._signatures:
+                try:
+                    self._signatures[key] = super().get_call_type(context, key[1:], kws)
+                except TypingError:
+                    # The error has the literals of the source in its message.
+                    return super().get_call_type(context, args, kws)
+            return self._signatures[key]
+
+    def depends_on_types_alone(function: Any) -> bool:
+        """Whether the signatures of a Python function do not depend on the options of the compiler."""
+        is_operator = getattr(function, "__module__", None) == "_operator" or function in (bool, len)
+        return is_operator or isinstance(function, numba.extending._Intrinsic)
+
+    numba.extending.register_model(Function)(models.OpaqueModel)
+
+    @cache
+    def with_stored_signatures(function: NumbaType) -> NumbaType:
+        return Function(function.templates) if depends_on_types_alone(function.typing_key) else function
+
+    def look_up(context: Any, value: Any) -> NumbaType | None:
+        kind = look_up_global(context, value)
+        return with_stored_signatures(kind) if type(kind) is types.Function else kind
+
+    return look_up

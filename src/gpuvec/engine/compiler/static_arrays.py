@@ -111,8 +111,7 @@ def _steps(shape: tuple[int, ...]) -> list[int]:
 
 def _register_model(numba: NumbaApi, static_array: Any) -> None:
     """Declares that a value of the type is a pointer."""
-    # numba-cuda has the data models of its types in another module.
-    models = getattr(numba.extending, "core_models", numba.extending.models)
+    models = numba.data_models
 
     @numba.extending.register_model(static_array)
     class _StaticArrayModel(models.PrimitiveModel):  # type: ignore[misc, name-defined]  # Numba has no annotations

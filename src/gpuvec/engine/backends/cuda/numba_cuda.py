@@ -109,7 +109,8 @@ def _import_cuda() -> NumbaModule:
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
-                CUDATypingContext.resolve_function_type = infer_operators_once(CUDATypingContext.resolve_function_type)
+                look_up_global = infer_operators_once(_numba_cuda_api(), CUDATypingContext._lookup_global)
+                CUDATypingContext._lookup_global = look_up_global
                 _widen_literals(CUDADispatcher)
                 _store_large_tables_globally(CUDATargetContext)
                 register_counted_range(_numba_cuda_api())
