@@ -63,6 +63,26 @@ def _widen_literals(dispatcher_class: type) -> None:
     dispatcher_class.get_call_template = get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
 
+def _link_modules_once(library_class: type) -> None:
+    """Passes each LLVM module to NVVM once, and not once for each chain of calls that leads to its function.
+
+    Args:
+        library_class: numba-cuda's class of a function's LLVM module with the libraries that it calls.
+    """
+
+    def modules(self: Any) -> list[Any]:
+        unique_libraries: dict[Any, None] = {}
+        pending = [self]
+        while pending:
+            library = pending.pop()
+            if library not in unique_libraries:
+                unique_libraries[library] = None
+                pending += getattr(library, "_linking_libraries", ())  # Libraries of external code have none.
+        return [library._module for library in unique_libraries if hasattr(library, "_module")]
+
+    library_class.modules = property(modules)  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+
 def _store_large_tables_globally(context_class: type) -> None:
     """Compiles constant arrays of more than `MAX_CONSTANT_BYTES` as global memory that is loaded with the kernel.
 
@@ -106,12 +126,14 @@ def _import_cuda() -> NumbaModule:
                 FakeCUDAShared.array = _shared_array
             else:
                 import numba.cuda.np.arrayobj  # noqa: F401  # this module looks `row_stack` up
+                from numba.cuda.codegen import CUDACodeLibrary
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
                 look_up_global = infer_operators_once(_numba_cuda_api(), CUDATypingContext._lookup_global)
                 CUDATypingContext._lookup_global = look_up_global
                 _widen_literals(CUDADispatcher)
+                _link_modules_once(CUDACodeLibrary)
                 _store_large_tables_globally(CUDATargetContext)
                 register_counted_range(_numba_cuda_api())
     finally:
