@@ -200,7 +200,7 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
     goal, seed, device = task
     device, env = str(parse_device(device)), f"gpuvec/{goal.env}"
     args = tuned(env, device, goal.algorithm, seed=seed, params=goal.params)
-    policies = dict.fromkeys(policy_roles(env, args.params), args)
+    policies = dict.fromkeys(policy_roles(env, args.params, goal.algorithm), args)
     if goal.num_scores:
         scores = ScoreCurve(goal, args.resolved(device).iterations, 2000 + seed, device)
         result = train(policies, on_iteration=scores, exact_at=scores.is_scored)
@@ -230,8 +230,9 @@ def report(figures: Figures, goal: Goal, solutions: Sequence[Solution]) -> None:
     passed = sum(value >= goal.bar for value in values)
     details: dict[str, Any] = {"bar": goal.bar, "seeds": len(solutions), "returns": [round(value, 1) for value in values]}
     figures.add(f"{name}.passed", passed, "seeds", sources, **details)
-    figures.add(f"{name}.lowest", min(values), "return", sources)
-    figures.add(f"{name}.mean", sum(values) / len(values), "return", sources)
+    unit = "score" if goal.num_scores else "return"
+    figures.add(f"{name}.lowest", min(values), unit, sources)
+    figures.add(f"{name}.mean", sum(values) / len(values), unit, sources)
     for metric in solutions[0].metrics:
         means = [one.metrics[metric] for one in solutions]
         details = {"lowest": round(min(means), 4), "highest": round(max(means), 4)}

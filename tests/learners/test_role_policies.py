@@ -127,6 +127,9 @@ def test_policies_that_do_not_fit_raise(envs: Any) -> None:
 def test_the_command_line_trains_a_policy_for_each_role(tmp_path: Path, capsys: Any) -> None:
     assert policy_roles("tests/Signal-v0", {}) == tuple(SIZES)
     assert policy_roles("gpuvec/CartPole-v1", {}) == ("all",)
+    # Tuned settings of PPO give each role a policy, although their spaces are equal.
+    assert policy_roles("gpuvec/Predators-v0", {}) == ("wolves", "sheep")
+    assert policy_roles("gpuvec/Predators-v0", {}, "a2c") == ("all",)
     options = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "64", "--device", "cpu", "--episodes", "3"]
     env = "tests.support.signal_env:tests/Signal-v0"
     assert main(["train", "--env", env, *options, "--runs", str(tmp_path)]) == 0

@@ -62,8 +62,7 @@ def train(
     params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     args = args_class(algorithm)(**{**values, "params": params}).resolved(str(parse_device(settings.device)))
-    # Roles with spaces of their own have a policy each, with equal settings.
-    policies = dict.fromkeys(policy_roles(args.env, args.params), args)
+    policies = dict.fromkeys(policy_roles(args.env, args.params, algorithm), args)
     return run_training(policies, lambda: RunWriter.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes)
 
 

@@ -11,7 +11,9 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.config.tuned import find_tuned_settings
 from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.spaces import space_of_one_agent
 
@@ -89,17 +91,23 @@ def has_role_spaces(env: TrainingEnv) -> bool:
     return isinstance(env.single_action_space, gym.spaces.Dict)
 
 
-def policy_roles(env: str, params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the roles that need a policy each, because they have spaces of their own; ("all",) if one policy may act for all.
+def policy_roles(env: str, params: Mapping[str, Any], algorithm: str = "ppo") -> tuple[str, ...]:
+    """Returns the roles that have a policy each in a training with tuned settings; ("all",) if one policy acts for all agents.
+
+    Roles have a policy each if their spaces differ, or if tuned settings say so.
 
     Args:
         env: the id of an environment of gpuvec, whose module is imported.
         params: the environment's own parameters.
+        algorithm: the name of the algorithm that trains.
     """
     kwargs = gym.spec(env.rpartition(":")[2]).kwargs
     declaration = load_env(kwargs["env"])
     values = {name: value for name, value in {**kwargs, **params}.items() if name in declaration.params._fields}
-    spaces: Any = declaration.spaces(declaration.params._replace(**values))
+    declared_params = declaration.params._replace(**values)
+    if isinstance(declaration, MultiAgentEnv) and declaration.roles and find_tuned_settings(env, algorithm).by_role:
+        return tuple(declaration.roles(declared_params))
+    spaces: Any = declaration.spaces(declared_params)
     return tuple(spaces) if isinstance(spaces, Mapping) else (ALL,)
 
 
