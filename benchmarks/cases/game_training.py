@@ -5,12 +5,15 @@ probable actions: the return, with many agents averaged over them. In ConnectFou
 score is the return against random moves, the share of games that it wins minus the share that it loses, and it moves first in
 half of the games. Both sides of a training have the return 0 together, so that the curve shows scores during the training. In
 EpidemicEconomy the states and the planner have a policy each, and the score is the return of the planner, which weighs the
-indices of all states and pays the subsidies. In Predators it is the return of trained wolves among sheep that move at random:
-against trained sheep wolves starve.
+indices of all states and pays the subsidies. In Predators wolves and sheep have a policy each, and the score is the number of
+sheep that trained wolves eat in 100 steps of a living wolf, among sheep that move at random, in the first 25 steps of an
+episode: later their numbers have changed so that a wolf eats about as much as it uses, however well it hunts. The metrics are
+the same for all pairs of trained and random wolves and sheep. Trained sheep evade if random wolves eat fewer of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -63,22 +66,31 @@ def score_against_random(networks: Mapping[str, Any], match: Match) -> Score:
     return Score(total / 2)
 
 
+# With these parameters the return of a wolf is the number of sheep that it eats.
+HUNT = {"max_episode_steps": 25, "food_reward": 1.0, "death_penalty": 0.0}
+
+
 def score_hunt(networks: Mapping[str, Any], match: Match) -> Score:
-    """Returns the mean return of trained wolves among sheep that move at random, and those of other pairs as metrics.
+    """Returns the sheep that trained wolves eat in 100 steps of a living wolf among random sheep, with metrics of all pairs.
 
     Args:
-        networks: {"all": the policy}.
-        match: the episodes; its seed is also that of the random actions.
+        networks: the policies {"wolves": ..., "sheep": ...}.
+        match: the episodes; its seed is also that of the actions.
     """
     from gpuvec.learners.evaluation.players import at_random, by_role, policy
 
-    players = {"trained": policy(networks["all"], greedy=False, seed=match.seed), "random": at_random(match.seed)}
-    returns = {}
-    for wolves, sheep in (("trained", "random"), ("random", "trained"), ("random", "random")):
-        results = match.play(by_role({"wolves": players[wolves], "sheep": players[sheep]}))
-        for role, player, others in (("wolves", wolves, sheep), ("sheep", sheep, wolves)):
-            returns[f"{player}_{role}_with_{others}"] = float(results.returns[:, results.roles[role]].mean())
-    return Score(returns["trained_wolves_with_random"], returns)
+    players = {
+        "trained": {role: policy(network, greedy=False, seed=match.seed) for role, network in networks.items()},
+        "random": dict.fromkeys(networks, at_random(match.seed)),
+    }
+    match = match._replace(params={**match.params, **HUNT})
+    rates = {}
+    for wolves, sheep in itertools.product(players, repeat=2):
+        results = match.play(by_role({"wolves": players[wolves]["wolves"], "sheep": players[sheep]["sheep"]}))
+        agents = results.roles["wolves"]
+        num_eaten, num_steps = results.returns[:, agents].sum(), results.lengths[:, agents].sum()
+        rates[f"{wolves}_wolves_{sheep}_sheep"] = 100.0 * float(num_eaten / num_steps)
+    return Score(rates["trained_wolves_random_sheep"], rates)
 
 
 GOALS = (
@@ -86,7 +98,7 @@ GOALS = (
     Goal("SimpleSpread-v0", "ppo", -12.0),
     Goal("SimpleSpeakerListener-v0", "ppo", -12.0),
     Goal("ConnectFour-v0", "ppo", 0.9, score_against_random, num_scores=20),
-    Goal("Predators-v0", "ppo", 5.0, score_hunt, num_scores=10),
+    Goal("Predators-v0", "ppo", 8.3, score_hunt, num_scores=10),  # random wolves: 7.0
     Goal("RICE-N-v0", "ppo", 6.1),
     Goal("RICE-N-v0", "ppo", 5.7, params={"negotiation": True}),
     Goal("EpidemicEconomy-v0", "ppo", 390.0, partial(score_return, role="planner"), num_scores=20),

@@ -134,6 +134,26 @@ class TestScripts:
         assert library in row["failed"]
 
 
+@pytest.mark.slow
+def test_the_score_of_a_hunt_is_the_number_of_sheep_that_a_wolf_eats_in_100_steps() -> None:
+    """On a map of one cell, the only wolf eats a sheep in each step until none is left, whatever the animals do."""
+    pytest.importorskip("torch")
+    from benchmarks.cases.game_training import score_hunt
+    from benchmarks.cases.solve import Match
+    from gpuvec.learners.environments import make_env
+    from gpuvec.learners.ppo import PPOArgs
+    from gpuvec.learners.training import make_learner
+
+    env, params = "gpuvec/Predators-v0", {"num_wolves": 1, "num_sheep": 40, "height": 1, "width": 1, "initial_share": 1.0}
+    params |= dict.fromkeys(("view_ahead", "view_behind", "view_side"), 1)
+    args = PPOArgs(env=env, device="cpu", num_envs=2, num_steps=4, total_steps=8, hidden=(8,), params=params).resolved("cpu")
+    learner = make_learner({"wolves": args, "sheep": args}, make_env(env, 2, params, device="cpu", output="torch"))
+    networks = {role: policy.network for role, policy in learner.policies.items()}
+    score = score_hunt(networks, Match(env, params, episodes=5, seed=3, device="cpu"))
+    pairs = [f"{wolves}_wolves_{sheep}_sheep" for wolves in ("trained", "random") for sheep in ("trained", "random")]
+    assert score == (100.0, dict.fromkeys(pairs, 100.0))
+
+
 def test_ratios_compare_the_best_results_of_both_sides() -> None:
     rows: dict[str, Any] = {
         "learners.ppo.4096": {"value": 40.0, "unit": "M steps/s"},
