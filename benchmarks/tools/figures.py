@@ -130,9 +130,10 @@ def draw_goals(pyplot: Any, file: Path, goals: Sequence[Goal]) -> Any:
     Args:
         pyplot: that of matplotlib.
         file: the CSV file of the curves.
-        goals: the trainings.
+        goals: the trainings; those without curves are left out.
     """
     curves = group_curves(read_rows(file), "steps", "env", "algorithm")
+    goals = [goal for goal in goals if (goal.task, goal.algorithm) in {names[:2] for names in curves}]
     rows = -(-len(goals) // 3)
     figure, axes = pyplot.subplots(rows, 3, figsize=(12, 3 * rows), layout="constrained")
     for ax in axes.flat[len(goals) :]:

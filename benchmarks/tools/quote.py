@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 QUOTATION = re.compile(
-    r"(?P<number>\d[\d,]*(?:\.\d+)?)(?P<between>[^\d<]*<!-- *(?P<record>[\w.-]+\.json) +(?P<figure>[\w.-]+) *-->)"
+    r"(?P<number>(?:(?<!\w)-)?\d[\d,]*(?:\.\d+)?)(?P<between>[^\d<]*<!-- *(?P<record>[\w.-]+\.json) +(?P<figure>[\w.-]+) *-->)"
 )
 RECORDS = Path(__file__).resolve().parents[2] / "gpu-results"
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from tests.support.bundled_envs import BUNDLED_ENVS
 
-from benchmarks.tools import figures, ratios, suite
+from benchmarks.cases import game_training
+from benchmarks.tools import figures, ratios, suite, training_table
+from benchmarks.tools.quote import requote
 from benchmarks.tools.record import read_figures, write_tables
 from benchmarks.tools.sources import source_hashes
 
@@ -222,3 +224,51 @@ def test_a_record_gives_tables_and_pictures(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     assert "solve.png is left out" in process.stdout
     assert {file.name for file in tmp_path.glob("*.png")} == {"scaling.png", "cpu_gpu.png"}
+
+
+class TestTrainingTable:
+    DOCUMENT = "Before.\n<!-- trainings of game_training -->\nan old table\n<!-- end of game_training -->\nAfter 5.\n"
+
+    @pytest.fixture
+    def record(self) -> dict[str, Any]:
+        """A record of two goals, one of them with parameters and without steps to the bar."""
+        goals = {goal.task: goal for goal in game_training.GOALS}
+        figures: dict[str, Any] = {}
+        for task, values in (
+            ("SimpleSpread-v0", {"passed": 9, "lowest": -12.345, "mean": -11.5, "steps.median": 0.25, "steps.worst": 1.5}),
+            ("RICE-N-v0.negotiation", {"passed": 10, "lowest": 5.875, "mean": 6.0, "climate_index": 0.28125}),
+        ):
+            bounds = {"lowest": 0.25, "highest": 0.375}
+            details = {"passed": {"bar": goals[task].bar, "seeds": 10}, "climate_index": bounds}
+            for name, value in values.items():
+                figures[f"game_training.{task}.ppo.{name}"] = {"value": value, "details": details.get(name, {})}
+        return {"figures": figures}
+
+    def test_a_document_gets_a_row_for_each_goal(self, record: dict[str, Any]) -> None:
+        pytest.importorskip("torch")
+        text = training_table.update_tables(self.DOCUMENT, "h200.json", record)
+        assert text.startswith("Before.\n<!-- trainings of game_training -->\n| command |")
+        assert text.endswith("<!-- end of game_training -->\nAfter 5.\n")
+        assert "an old table" not in text
+        rows = [line for line in text.splitlines() if line.startswith("| `gpuvec train")]
+        assert len(rows) == len(game_training.GOALS) == 8
+        assert [row for row in rows if "not measured" not in row] == [rows[1], rows[6]]
+        of, negotiation = "h200.json game_training.SimpleSpread-v0.ppo", "h200.json game_training.RICE-N-v0.negotiation.ppo"
+        assert rows[1] == (
+            f"| `gpuvec train --env gpuvec/SimpleSpread-v0` | -12 | 9 <!-- {of}.passed --> of 10 | -12.35 <!-- {of}.lowest --> "
+            f"| -11.50 <!-- {of}.mean --> | 0.2500 <!-- {of}.steps.median -->, 1.500 <!-- {of}.steps.worst --> |"
+        )
+        assert "`gpuvec train --env gpuvec/RICE-N-v0 --params negotiation True` | 5.7 | 10 <" in rows[6]
+        assert rows[6].endswith("| |")
+        assert f"| RICE-N-v0.negotiation | climate index | 0.2812 <!-- {negotiation}.climate_index --> | 0.25 | 0.375 |" in text
+        # A second run replaces the tables by the same, and each quotation is that of the record.
+        assert training_table.update_tables(text, "h200.json", record) == text == requote(text, {"h200.json": record})
+
+    def test_documents_and_records_that_do_not_fit_raise(self, record: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="the document has tables of no benchmark; there must be two lines such as"):
+            training_table.update_tables("No table.", "h200.json", record)
+        with pytest.raises(ValueError, match="the document has tables of scaling"):
+            training_table.update_tables(self.DOCUMENT.replace("game_training", "scaling"), "h200.json", record)
+        record["figures"]["game_training.SimpleSpread-v0.ppo.passed"]["details"]["bar"] = -15.0
+        with pytest.raises(ValueError, match="is for the threshold -15, and SimpleSpread-v0 now has -12: measure again"):
+            training_table.update_tables(self.DOCUMENT, "h200.json", record)

@@ -21,7 +21,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "design").glob("**/*.md")), *so
 DOCUMENTS = [file for file in DOCUMENTS if ROOT / "docs" / "generated" not in file.parents]  # copies, of the site's last build
 QUOTATION = re.compile(r"<!-- *([\w.-]+\.json) +([\w.-]+) *-->")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+NUMBER = re.compile(r"(?:(?<!\w)-)?\d[\d,]*(?:\.\d+)?")
 
 
 def find_problems(text: str, records: dict[str, Any], current: dict[str, str]) -> list[str]:
@@ -80,6 +80,7 @@ def test_documents_quote_current_sources_or_name_the_commit() -> None:
 
 
 FIGURE = "env_step.CartPole-v1.same_step.4096"
+LOSS = "env_step.CartPole-v1.loss"  # a figure below 0
 LINE = f"49.8 <!-- h200.json {FIGURE} -->"
 CURRENT = {"CartPole-v1": "a", "CartPole-v1/cuda-c": "b", "Pendulum-v1": "c", "vector": "d", "learners": "e"}
 
@@ -88,7 +89,8 @@ def make_records(
     name: str = FIGURE, of: tuple[str, ...] = ("CartPole-v1",), file: str = "h200.json", **changes: str
 ) -> dict[str, Any]:
     """Returns one record with one figure, whose hashes are the current ones except for `changes`."""
-    figures = {name: {"value": 49.83, "unit": "G steps/s", "of": list(of), "details": {}}}
+    figure = {"unit": "G steps/s", "of": list(of), "details": {}}
+    figures = {name: {"value": 49.83, **figure}, LOSS: {"value": -7.25, **figure}}
     return {file: {"commit": "abcdef0123", "sources": CURRENT | changes, "figures": figures}}
 
 
@@ -101,6 +103,9 @@ def make_records(
         (f"| <!-- h200.json {FIGURE} --> |", "quoted as nothing"),
         ("| 49.8 <!-- h200.json env_step.Acrobot-v1 --> |", "not in h200.json"),
         (f"| 49.8 <!-- a100.json {FIGURE} --> |", "not in a100.json"),
+        (f"| -7.2 <!-- h200.json {LOSS} --> |", None),
+        (f"| 7.2 <!-- h200.json {LOSS} --> |", "quoted as 7.2"),
+        (f"on an H-49.8 <!-- h200.json {FIGURE} -->", None),
         ("no figure", None),
     ],
 )
@@ -114,6 +119,7 @@ def test_a_quotation_must_equal_the_figure_of_the_record(line: str, problem: str
     [
         (f"| 1 M | 47.1 G/s <!-- h200.json {FIGURE} --> |", f"| 1 M | 49.8 G/s <!-- h200.json {FIGURE} --> |"),
         (f"2 times 51 <!-- h200.json {FIGURE} -->", f"2 times 50 <!-- h200.json {FIGURE} -->"),
+        (f"a mean of -7.9 <!-- h200.json {LOSS} -->", f"a mean of -7.2 <!-- h200.json {LOSS} -->"),
         ("47.1 <!-- h200.json env_step.Acrobot-v1 -->", "47.1 <!-- h200.json env_step.Acrobot-v1 -->"),
     ],
 )

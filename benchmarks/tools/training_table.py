@@ -1,0 +1,162 @@
+r"""Writes the results of trainings into a document, as tables that quote a record.
+
+    python benchmarks/tools/training_table.py docs/tuned.md --record gpu-results/h200.json
+
+Replaces what is between these two lines of the document, where the benchmark is `solve` or `game_training`:
+
+    <!-- trainings of game_training -->
+    <!-- end of game_training -->
+
+The first table has a row for each goal of the benchmark, and says "not measured" if the record does not have it. The second one
+has the means of the metrics over the episodes of the final policies. Both quote figures as `record.py` describes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases import game_training, solve
+from benchmarks.cases.solve import Goal
+
+BENCHMARKS: Mapping[str, Sequence[Goal]] = {"solve": solve.GOALS, "game_training": game_training.GOALS}
+SECTION = re.compile(
+    r"(?P<begin><!-- trainings of (?P<benchmark>\w+) -->\n).*?(?P<end><!-- end of (?P=benchmark) -->)", re.DOTALL
+)
+RESULTS = ("passed", "lowest", "mean", "steps.median", "steps.worst")
+"""The figures of the first table; all others of a goal are means of metrics."""
+
+
+class RecordedGoal:
+    """The figures of a goal in a record.
+
+    Args:
+        goal: the training.
+        benchmark: the benchmark that ran it.
+        file: the name of the record's file.
+        record: the record.
+
+    Raises:
+        ValueError: the record counts the seeds that reach another threshold.
+    """
+
+    def __init__(self, goal: Goal, benchmark: str, file: str, record: Mapping[str, Any]) -> None:
+        self.file, self.prefix = file, f"{benchmark}.{goal.task}.{goal.algorithm}."
+        figures = {name: figure for name, figure in record["figures"].items() if name.startswith(self.prefix)}
+        self.figures = {name.removeprefix(self.prefix): figure for name, figure in figures.items()}
+        bar = self.figures["passed"]["details"]["bar"] if "passed" in self.figures else goal.bar
+        if bar != goal.bar:
+            raise ValueError(
+                f"{self.prefix}passed in {file} is for the threshold {bar:g}, and {goal.task} now has {goal.bar:g}: "
+                "measure again."
+            )
+
+    def quote(self, name: str, digits: int | None = None) -> str:
+        """Returns a figure with the comment that names it; "" if the record does not have it.
+
+        Args:
+            name: the figure, without benchmark and goal.
+            digits: digits after the decimal point; None for those that make four significant digits.
+        """
+        if name not in self.figures:
+            return ""
+        value = self.figures[name]["value"]
+        if digits is None:
+            digits = count_decimals(value)
+        return f"{value:.{digits}f} <!-- {self.file} {self.prefix}{name} -->"
+
+    def metrics(self) -> Iterator[str]:
+        """Yields the names of the metrics."""
+        yield from (name for name in self.figures if name not in RESULTS)
+
+
+def count_decimals(value: float) -> int:
+    """Returns how many digits after the decimal point show four significant digits of `value`, at most six."""
+    return 0 if value == 0 else min(max(3 - math.floor(math.log10(abs(value))), 0), 6)
+
+
+def command_of(goal: Goal) -> str:
+    """Returns the command that trains as a goal does."""
+    options = [] if goal.algorithm == "ppo" else [f"--algorithm {goal.algorithm}"]
+    if goal.params:
+        options.append("--params " + " ".join(f"{name} {value}" for name, value in goal.params.items()))
+    return " ".join((f"gpuvec train --env gpuvec/{goal.env}", *options))
+
+
+def make_row(cells: Sequence[str]) -> str:
+    """Returns a row of a table in Markdown."""
+    return f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"
+
+
+def make_tables(benchmark: str, file: str, record: Mapping[str, Any]) -> str:
+    """Returns the tables of a benchmark as Markdown.
+
+    Args:
+        benchmark: one of `BENCHMARKS`.
+        file: the name of the record's file.
+        record: the record.
+
+    Raises:
+        ValueError: the record has another threshold than a goal.
+    """
+    results = ["| command | threshold | seeds that reach it | lowest | mean of all | steps (M) |", "| --- " * 6 + "|"]
+    metrics = ["| training | metric | mean | lowest seed | highest seed |", "| --- " * 5 + "|"]
+    for goal in BENCHMARKS[benchmark]:
+        recorded = RecordedGoal(goal, benchmark, file, record)
+        row = [f"`{command_of(goal)}`", f"{goal.bar:g}", "not measured", "", "", ""]
+        if "passed" in recorded.figures:
+            seeds = recorded.figures["passed"]["details"]["seeds"]
+            steps = filter(None, (recorded.quote("steps.median"), recorded.quote("steps.worst")))
+            passed = f"{recorded.quote('passed', 0)} of {seeds}"
+            row[2:] = [passed, recorded.quote("lowest"), recorded.quote("mean"), ", ".join(steps)]
+        results.append(make_row(row))
+        for name in recorded.metrics():
+            lowest, highest = (f"{recorded.figures[name]['details'][bound]:g}" for bound in ("lowest", "highest"))
+            metrics.append(make_row((goal.task, name.replace("_", " "), recorded.quote(name), lowest, highest)))
+    return "\n".join(results + (["", *metrics] if len(metrics) > 2 else [])) + "\n"
+
+
+def update_tables(text: str, file: str, record: Mapping[str, Any]) -> str:
+    """Returns a document with the tables of a record.
+
+    Args:
+        text: the document.
+        file: the name of the record's file.
+        record: the record.
+
+    Raises:
+        ValueError: the document has no place for a table, it is for a benchmark without trainings, or the record has another
+            threshold than a goal.
+    """
+    benchmarks = [section["benchmark"] for section in SECTION.finditer(text)]
+    if not benchmarks or not BENCHMARKS.keys() >= set(benchmarks):
+        raise ValueError(
+            f"the document has tables of {', '.join(benchmarks) or 'no benchmark'}; there must be two lines such as "
+            f"`<!-- trainings of NAME -->` and `<!-- end of NAME -->`, for NAME {' or '.join(BENCHMARKS)}."
+        )
+
+    def update(section: re.Match[str]) -> str:
+        return f"{section['begin']}{make_tables(section['benchmark'], file, record)}{section['end']}"
+
+    return SECTION.sub(update, text)
+
+
+def main() -> None:
+    """Rewrites the document that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("document", type=Path, metavar="FILE")
+    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="a record in gpu-results/")
+    arguments = parser.parse_args()
+    record = json.loads(arguments.record.read_text())
+    arguments.document.write_text(update_tables(arguments.document.read_text(), arguments.record.name, record))
+
+
+if __name__ == "__main__":
+    main()
