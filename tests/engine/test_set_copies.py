@@ -16,12 +16,16 @@ from gpuvec.vector.env import VectorEnv
 
 
 class Shelf(NamedTuple):
-    """A field of each dtype, and sizes of an env from 3 to 100 bytes, so that words of 1 to 16 bytes are copied."""
+    """A field of each dtype, and sizes of an env from 3 to 630 bytes, so that words of 1 to 16 bytes are copied.
+
+    Threads copy the large field of several envs in more than one iteration.
+    """
 
     three: Annotated[UInt8s, "world", 3]
     five: Annotated[Bools, "world", 5]
     seven: Annotated[Int8s, "world", 7]
     hundred: Annotated[UInt8s, "world", 10, 10]
+    large: Annotated[Int8s, "world", 30, 21]
     ints: Annotated[Ints, "world", 3]
     floats: Annotated[Floats, "world", 2]
 
@@ -42,6 +46,7 @@ def step(s: Shelf, action: int, key: Key, p: Params) -> tuple[Shelf, float, bool
     s.five[0] = not s.five[0]
     s.seven[0] += 1
     s.hundred[5, 0] = s.hundred[9, 9]
+    s.large[29, 20] = s.large[0, 0]
     s.ints[0] += 1
     s.floats[0] += 0.5
     return s, p.reward, False
@@ -74,12 +79,13 @@ def after_step(state: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         state[name][:, 0] += 1
     state["five"][:, 0] ^= True
     state["hundred"][:, 5, 0] = state["hundred"][:, 9, 9]
+    state["large"][:, 29, 20] = state["large"][:, 0, 0]
     state["floats"][:, 0] += 0.5
     return state
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("num_envs", "envs_per_block"), [(9, 4), (7, 3), (5, 16)])
+@pytest.mark.parametrize(("num_envs", "envs_per_block"), [(9, 4), (7, 3), (19, 16)])
 def test_a_step_changes_the_elements_that_it_writes_alone(backend, monkeypatch, num_envs, envs_per_block):
     """The last of several blocks has fewer envs: an odd number of them, so that it ends within a word."""
     monkeypatch.setattr(

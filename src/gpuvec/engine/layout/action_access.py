@@ -14,7 +14,7 @@ import numpy as np
 from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32, u64
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, Work
+from gpuvec.engine.compiler.types import DeviceFunction, DType, Work
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.space_layout import ActionLayout
 
@@ -48,37 +48,42 @@ def make_staged_action_reader(
     )
 
 
-def make_long_action_stage(
-    space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps
-) -> DeviceFunction:
-    """Compiles the function that copies actions of many components to shared memory.
+def make_long_action_stage(space: gym.Space[Any], layout: ActionLayout) -> DeviceFunction:
+    """Compiles the function that stores a component of a long action in shared memory.
 
     Args:
         space: the action space of one agent.
         layout: the number of components of an action, K, and whether they are discrete.
-        options: the dtype of the actions in global memory.
-        ops: the operations on buffers.
 
     Returns:
-        `stage_component(b, w, v, u, k)`, which copies element v of the actions, component k of one of them, to element u of
-        `w.actions`.
+        `store_component(w, u, k, value)`, which stores component k of an action as element u of the actions of a block. Its
+        value in global memory is `value`.
     """
-    K, load, raw, dtype = layout.components, ops.load, options.action_dtype, layout.dtype
+    K, dtype = layout.components, layout.dtype
     lows, highs = action_bounds(space)
     first = np.array(lows if layout.discrete else [0] * K, np.int64)
     last = np.array(highs if layout.discrete else [0] * K, np.int64)
+    lowest, highest = int(first[0]), int(last[0])
 
     @inline_function
-    def stage_integer(b: Batch, w: Work, v: int, u: int, k: int) -> None:
+    def store_integer(w: Work, u: int, k: int, value: int) -> None:
         # As in `make_range_functions`, an integer out of range becomes the largest of the range.
-        offset = min(u64(i64(load(b.action, v, raw)) - first[k]), u64(last[k] - first[k]))
+        offset = min(u64(i64(value) - first[k]), u64(last[k] - first[k]))
         w.actions[u] = i32(i64(offset) + first[k])
 
     @inline_function
-    def stage_number(b: Batch, w: Work, v: int, u: int, k: int) -> None:
-        w.actions[u] = dtype(load(b.action, v, raw))
+    def store_integer_of_equal_bounds(w: Work, u: int, k: int, value: int) -> None:
+        offset = min(u64(i64(value) - lowest), u64(highest - lowest))
+        w.actions[u] = i32(i64(offset) + lowest)
 
-    return stage_integer if layout.discrete else stage_number
+    @inline_function
+    def store_number(w: Work, u: int, k: int, value: float) -> None:
+        w.actions[u] = dtype(value)
+
+    if not layout.discrete:
+        return store_number
+    has_equal_bounds = bool(np.all(first == lowest) and np.all(last == highest))
+    return store_integer_of_equal_bounds if has_equal_bounds else store_integer
 
 
 def _action_scope(space: gym.Space[Any], options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class ActionReaders(NamedTuple):
     stage_action: DeviceFunction | None = None
     # read_staged_action(w, u) -> the action in element u, as an argument of the author's functions; None if by role
     read_staged_action: DeviceFunction | None = None
-    # stage_component(b, w, v, u, k): copies element v of the actions, component k of a long action, to element u
-    stage_component: DeviceFunction | None = None
+    # store_component(w, u, k, value): stores component k of a long action as element u of the actions of a block
+    store_component: DeviceFunction | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _make_action_readers(space: gym.Space[Any], layout: ActionLayout, options: K
     readers = make_action_reader(space, layout, options, ops)
     actions = ActionReaders(*readers, *make_staged_action_reader(space, layout, options, ops))
     if layout.is_long:
-        actions = actions._replace(stage_component=make_long_action_stage(space, layout, options, ops))
+        actions = actions._replace(store_component=make_long_action_stage(space, layout))
     return actions
 
 

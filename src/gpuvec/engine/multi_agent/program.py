@@ -42,7 +42,7 @@ from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_ro
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment, without_barriers_between_envs
-from gpuvec.engine.multi_agent.set_copies import copy_segments
+from gpuvec.engine.multi_agent.set_copies import set_copy_segments
 from gpuvec.engine.multi_agent.set_fields import save_final_segments
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters
 from gpuvec.engine.multi_agent.start_segments import in_reset, in_step, start_segments
@@ -196,7 +196,7 @@ def _reset_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status, stages = parts.ctx, parts.access, parts.status, parts.ctx.launch.stage_state
     return [
         Segment(ENVS, make_reset_env(ctx, access, status), barrier=not stages, takes_request=True),
-        *copy_segments(ctx, access.layout, is_load=True),
+        *set_copy_segments(ctx, access.layout, is_load=True),
         *([Segment(AGENTS, make_load_state(access))] if stages else []),
         *_requested_start_segments(parts),
     ]
@@ -226,7 +226,7 @@ def _step_segments(parts: _Parts) -> list[Segment]:
     segments = [
         Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
         *(clear_list_segments(ctx) if _final_items(parts) else []),
-        *copy_segments(ctx, access.layout, is_load=True),
+        *set_copy_segments(ctx, access.layout, is_load=True),
         *stage_action_segments(ctx),
         Segment(AGENTS, make_load_agent(ctx, access)),
     ]
@@ -287,7 +287,7 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     segments.append(Segment(ENVS, make_store_env(access), barrier=False))
     if ctx.launch.stage_state:
         segments.append(Segment(AGENTS, make_store_agent(access), barrier=False))
-        segments += copy_segments(ctx, access.layout, is_load=False)
+        segments += set_copy_segments(ctx, access.layout, is_load=False)
     return segments + ([tiles.drain_segment(ctx)] if ctx.tile_holds_block else [])
 
 

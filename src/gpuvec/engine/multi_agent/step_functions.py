@@ -16,7 +16,7 @@ from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
 from gpuvec.engine.multi_agent.phase_functions import make_phase_element, make_step_segment, unit_of_set
-from gpuvec.engine.multi_agent.segments import AGENTS, Segment
+from gpuvec.engine.multi_agent.segments import Segment
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import (
     AWAITS_RESET,
@@ -27,6 +27,7 @@ from gpuvec.engine.multi_agent.state_layout import (
     TIME,
     VOTES_AGAINST,
 )
+from gpuvec.engine.multi_agent.unrolled_copies import BlockCopy, copy_segments
 from gpuvec.phases import Assign, Each
 from gpuvec.random import Key
 
@@ -85,20 +86,24 @@ def stage_action_segments(ctx: MultiAgentContext) -> list[Segment]:
     Args:
         ctx: the context.
     """
-    stage_component = ctx.actions.stage_component
-    if stage_component is None:
+    store_component, dtype = ctx.actions.store_component, ctx.options.action_dtype
+    if store_component is None:
         return []
-    elements, K, divmod_u32 = (
-        ctx.num_agents * ctx.schema.action.components,
-        ctx.schema.action.components,
-        ctx.array_ops.divmod_u32,
+    K = ctx.schema.action.components
+    # Validation reads each action a second time, so a load must not mark it for early eviction from the cache.
+    load = ctx.ops.load if ctx.options.validate else ctx.ops.load_streaming
+    copy = BlockCopy(
+        buffer="action",
+        word_bytes=np.dtype(dtype).itemsize,
+        first_word=f"e0 * {ctx.num_agents * K}",
+        words_of_block=ctx.launch.envs_per_block * ctx.num_agents * K,
+        num_words=f"m * {ctx.num_agents * K}",
+        load="load({address}, {offset}, dtype)",
+        store=f"store_component(w, {{x}}, divmod_u32({{x}}, {K})[1], {{value}})",
+        placeholder="dtype(0)",
+        scope={"load": load, "store_component": store_component, "dtype": dtype, "divmod_u32": ctx.array_ops.divmod_u32},
     )
-
-    @inline_function
-    def stage(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
-        stage_component(b, w, e * elements + x, k * elements + x, divmod_u32(x, K)[1])
-
-    return [Segment(AGENTS, stage, barrier=False, num_elements=elements)]
+    return copy_segments(ctx, [copy])
 
 
 def make_active_flags(ctx: MultiAgentContext) -> DeviceFunction:
@@ -119,11 +124,10 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
     """
     A, load, store, params = ctx.num_agents, ctx.ops.load, ctx.ops.store, ctx.params
     stage_action, report_invalid_action = ctx.actions.stage_action, ctx.actions.report_invalid_action
-    stage_component = ctx.actions.stage_component
     active = device_function(ctx.env.active) if ctx.env.active is not None else every_agent
     state, load_to_shared, stages_active = access.state, access.load_to_shared, ctx.stages_active
     stage_state, same_step, has_turns = ctx.launch.stage_state, ctx.same_step, ctx.schema.has_turns
-    stages_action = ctx.stages_actions and stage_component is None
+    stages_action = ctx.stages_actions and ctx.actions.store_component is None
     validate = ctx.options.validate and not has_turns
     active_flags = make_active_flags(ctx)
 
