@@ -63,7 +63,7 @@ def make_long_action_stage(space: gym.Space[Any], layout: ActionLayout) -> Devic
     lows, highs = action_bounds(space)
     first = np.array(lows if layout.discrete else [0] * K, np.int64)
     last = np.array(highs if layout.discrete else [0] * K, np.int64)
-    lowest, highest = int(first[0]), int(last[0])
+    common_first, common_last = int(first[0]), int(last[0])
 
     @inline_function
     def store_integer(w: Work, u: int, k: int, value: int) -> None:
@@ -73,8 +73,8 @@ def make_long_action_stage(space: gym.Space[Any], layout: ActionLayout) -> Devic
 
     @inline_function
     def store_integer_of_equal_bounds(w: Work, u: int, k: int, value: int) -> None:
-        offset = min(u64(i64(value) - lowest), u64(highest - lowest))
-        w.actions[u] = i32(i64(offset) + lowest)
+        offset = min(u64(i64(value) - common_first), u64(common_last - common_first))
+        w.actions[u] = i32(i64(offset) + common_first)
 
     @inline_function
     def store_number(w: Work, u: int, k: int, value: float) -> None:
@@ -82,7 +82,7 @@ def make_long_action_stage(space: gym.Space[Any], layout: ActionLayout) -> Devic
 
     if not layout.discrete:
         return store_number
-    has_equal_bounds = bool(np.all(first == lowest) and np.all(last == highest))
+    has_equal_bounds = bool(np.all(first == common_first) and np.all(last == common_last))
     return store_integer_of_equal_bounds if has_equal_bounds else store_integer
 
 
