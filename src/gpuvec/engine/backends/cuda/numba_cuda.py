@@ -30,6 +30,7 @@ from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
+from gpuvec.engine.compiler.pass_pipeline import run_passes_directly
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, NumbaType, Signature
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
@@ -127,11 +128,15 @@ def _import_cuda() -> NumbaModule:
             else:
                 import numba.cuda.np.arrayobj  # noqa: F401  # this module looks `row_stack` up
                 from numba.cuda.codegen import CUDACodeLibrary
+                from numba.cuda.compiler import CUDACompiler
+                from numba.cuda.core import compiler_machinery, errors
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
                 look_up_global = infer_operators_once(_numba_cuda_api(), CUDATypingContext._lookup_global)
                 CUDATypingContext._lookup_global = look_up_global
+                define_pipelines = run_passes_directly(compiler_machinery, errors, CUDACompiler.define_pipelines)
+                CUDACompiler.define_pipelines = define_pipelines
                 _widen_literals(CUDADispatcher)
                 _link_modules_once(CUDACodeLibrary)
                 _store_large_tables_globally(CUDATargetContext)

@@ -1,0 +1,69 @@
+"""The passes of Numba's compiler, run without what Numba does around each of them.
+
+Before and after each of some thirty passes Numba describes all options and types for listeners of its events, reads timers, and
+searches the function for instructions that no pass of the pipeline emits there.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from gpuvec.engine.compiler.types import NumbaModule
+
+DefinePipelines = Callable[[Any], list[Any]]
+# Instructions of functions that the pass `InlineClosureLikes` may change, which inlines closures, comprehensions and `reduce`.
+CLOSURE_INSTRUCTIONS = frozenset(("MAKE_FUNCTION", "BUILD_LIST", "LOAD_CLOSURE"))
+
+
+def run_passes_directly(machinery: NumbaModule, errors: NumbaModule, define_pipelines: DefinePipelines) -> DefinePipelines:
+    """Wraps the method `define_pipelines` of a class of compilers, such that its passes run one after the other.
+
+    Generators keep Numba's own pass manager: a GPU does not support them, and Numba's errors say so.
+
+    Args:
+        machinery: the module `compiler_machinery` of Numba or of numba-cuda.
+        errors: the module of errors of the same package.
+        define_pipelines: takes the compiler and returns its pass managers.
+    """
+
+    class DirectPassManager(machinery.PassManager):  # type: ignore[misc]  # Numba has no types
+        """A pass manager that runs the passes without events and timers. Its errors are those of Numba's own."""
+
+        def run(self, state: Any) -> None:
+            for compiler_pass, description in self.passes:
+                instance = machinery._pass_registry.get(compiler_pass).pass_inst
+                instance.analysis = self._analysis
+                try:
+                    with errors.new_error_context(f"Pass {instance.name()}"):
+                        instance.run_pass(state)
+                except errors.NumbaError as error:
+                    step = f"Failed in {self.pipeline_name} mode pipeline (step: {description})"
+                    raise self._patch_error(step, error) from error.__cause__
+
+    def define_direct_pipelines(compiler: Any) -> list[Any]:
+        managers, function = define_pipelines(compiler), compiler.state.func_id
+        if function.is_generator:
+            return managers
+        direct_managers = []
+        for manager in managers:
+            direct = DirectPassManager(manager.pipeline_name)
+            direct.passes = manager.passes
+            if not may_have_closures(function.code):
+                direct.passes = [entry for entry in manager.passes if entry[0].__name__ != "InlineClosureLikes"]
+            direct.finalize()
+            direct_managers.append(direct)
+        return direct_managers
+
+    return define_direct_pipelines
+
+
+def may_have_closures(code: CodeType) -> bool:
+    """Whether a function may contain closures or comprehensions, or call `reduce`, which a pass of Numba inlines.
+
+    Args:
+        code: of the function.
+    """
+    return "reduce" in code.co_names or any(op.opname in CLOSURE_INSTRUCTIONS for op in dis.get_instructions(code))
