@@ -98,7 +98,7 @@ GOALS = (
     Goal("SimpleSpread-v0", "ppo", -12.0),
     Goal("SimpleSpeakerListener-v0", "ppo", -12.0),
     Goal("ConnectFour-v0", "ppo", 0.9, score_against_random, num_scores=20),
-    Goal("Predators-v0", "ppo", 8.3, score_hunt, num_scores=10),  # random wolves: 7.0
+    Goal("Predators-v0", "ppo", 9.0, score_hunt, num_scores=10),  # random wolves: 7.0
     Goal("RICE-N-v0", "ppo", 6.1),
     Goal("RICE-N-v0", "ppo", 5.7, params={"negotiation": True}),
     Goal("EpidemicEconomy-v0", "ppo", 390.0, partial(score_return, role="planner"), num_scores=20),
