@@ -92,7 +92,11 @@ class TestScripts:
         ("name", "arguments", "figure"),
         [
             ("scaling", "--devices cpu --envs CartPole-v1 --sizes 64 --agents", "cpu.CartPole-v1.64"),
-            ("stored_rollout", "--envs CartPole-v1 --sizes 64 --steps 4 --device cpu", "CartPole-v1.same_step.64x4"),
+            (
+                "stored_rollout",
+                "--envs CartPole-v1 --modes same_step --sizes 64 --steps 4 --device cpu",
+                "CartPole-v1.same_step.64x4",
+            ),
             ("memory_per_env", "--games grid.5 --part 0.001 --device cpu", "grid.5"),
             ("time_to_return", "--envs CartPole-v1 --sizes 10 --seeds 0 --iterations 2 --device cpu", "CartPole-v1.10.seed0"),
             ("tag_small", "--devices cpu --num-envs 2 --taggers 1 --runners 2", "cpu.2x3"),

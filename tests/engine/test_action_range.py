@@ -21,7 +21,7 @@ from gpuvec.errors import ActionError, AuthoringError
 DTYPES = (np.int32, np.int64, np.uint8)
 BUNDLED = {
     **{name: SMALL_PARAMS.get(name, {}) for name in BUNDLED_ENVS if name not in WITH_ROLE_SPACES},
-    "TagGridWorld-v0": {"num_taggers": 2}, "TagContinuous-v0": {"num_taggers": 2, "num_runners": 2},
+    "TagContinuous-v0": {"num_taggers": 2, "num_runners": 2},
     "TagContinuous-v0 nearest": {"num_runners": 3, "use_full_observation": False},
     "TagContinuous-v0 continuous": {"num_taggers": 2, "num_runners": 2, "continuous_actions": True},
 }  # fmt: skip

@@ -32,9 +32,9 @@ def allocated():
 for k in range(2):
     compile_again(k)
 before = allocated()
-for k in range(2, 5):
+for k in range(2, 4):
     compile_again(k)
-print((allocated() - before) // 3)
+print((allocated() - before) // 2)
 """
 
 CPU_SETUP = """

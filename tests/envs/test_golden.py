@@ -90,13 +90,23 @@ def test_plain_python_reproduces_the_recording(file):
 
 # The quick tests run this file on the simulator.
 QUICK = ("tag_grid_t2_L4_random_part",)
+# Compiled code of these has the options of another recording with other numbers, and plain Python reproduces all recordings.
+SIMILAR = (
+    "tag_cont_medium_full_exit_chase",
+    "tag_cont_small_part_exit_random",
+    "tag_grid_t10_default_centre_full",
+    "tag_grid_t4_L10_walls_part",
+)
+
+
+def marks_of(name):
+    """Returns the marks of the recording `name`."""
+    is_similar = [pytest.mark.exhaustive_on("cpu")] if name in SIMILAR else []
+    return is_similar if name in QUICK else [*is_similar, pytest.mark.slow_on("simulator")]
 
 
 @pytest.mark.first_variants(3)
-@pytest.mark.parametrize(
-    "file",
-    [pytest.param(file, id=file.stem, marks=() if file.stem in QUICK else pytest.mark.slow_on("simulator")) for file in FILES],
-)
+@pytest.mark.parametrize("file", [pytest.param(file, id=file.stem, marks=marks_of(file.stem)) for file in FILES])
 def test_every_row_of_a_batch_reproduces_the_recording(file, backend):
     recording = Recording(file)
     env = make_vec(recording.id, num_envs=ROWS, device=backend, autoreset_mode="Disabled", **recording.params)

@@ -105,7 +105,7 @@ ONE_AGENT = pytest.param(TOWER, marks=pytest.mark.exhaustive)
 
 @pytest.mark.parametrize("env", [ONE_AGENT, TOWERS], ids=["one agent", "many agents"])
 def test_an_index_that_only_forbidden_actions_exceed_is_no_fault(env):
-    check_env(env, num_envs=5, steps=40, kernels=False)
+    check_env(env, num_envs=5, steps=40, kernels=False, replay_seconds=0.1)
     with pytest.raises(AuthoringError, match=r"IndexError: HEIGHTS\[(-1|4)\] does not exist"):
         check_env(dataclasses.replace(env, allowed=None), num_envs=5, steps=40, kernels=False)
 
@@ -138,7 +138,7 @@ def test_players_that_wait_and_ended_games_need_no_allowed_action():
         return columns(i, action, s, p) and s.player == i
 
     strict = dataclasses.replace(game, allowed=own_turn)
-    check_env(strict, num_envs=5, steps=100, kernels=False)
+    check_env(strict, num_envs=5, steps=100, kernels=False, replay_seconds=0.1)
     check_races(strict, 12, 0)
     pair = LockstepPair(strict, {"device": "cpu", "output": "numpy"}, num_envs=20, autoreset_mode="Disabled")
     for _ in range(60):

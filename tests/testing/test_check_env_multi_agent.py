@@ -223,7 +223,7 @@ def test_bundled_games_have_no_races(name):
 
 class TestCorrectEnvironment:
     def test_all_checks_pass(self, write_module):
-        checks = {check.name: check for check in check_env(f"{write_module()}:ENV", num_envs=9, steps=24)}
+        checks = {check.name: check for check in check_env(f"{write_module()}:ENV", num_envs=9, steps=24, replay_seconds=0.2)}
         expected_checks = [
             "parameters",
             "types",

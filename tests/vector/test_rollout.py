@@ -69,10 +69,16 @@ def assert_same_state(a: Any, b: Any, rounded: bool = False) -> None:
         assert_equal(array, theirs[name], rounded, err_msg=name)
 
 
+# Their states are scalars and their actions are as those of CartPole or Pendulum; the next test has all modes.
+SIMILAR = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")
+
+
 @pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
-@pytest.mark.parametrize("name", THREAD_PER_ENV)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive_on("cpu") if name in SIMILAR else ()) for name in THREAD_PER_ENV]
+)
 def test_rollout_equals_the_steps_of_every_environment(device, name, mode):
     ours, theirs = (make(f"gpuvec/{name}", 33, device=device, autoreset_mode=mode, max_episode_steps=7) for _ in "ab")
     rounded = device == "cuda" and name == "Pendulum-v1"
