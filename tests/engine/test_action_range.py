@@ -22,11 +22,12 @@ DTYPES = (np.int32, np.int64, np.uint8)
 BUNDLED = {
     **{name: SMALL_PARAMS.get(name, {}) for name in BUNDLED_ENVS if name not in WITH_ROLE_SPACES},
     "TagContinuous-v0": {"num_taggers": 2, "num_runners": 2},
-    "TagContinuous-v0 nearest": {"num_runners": 3, "use_full_observation": False},
+    "TagContinuous-v0 nearest": SMALL_PARAMS["TagContinuous-v0"] | {"use_full_observation": False},
     "TagContinuous-v0 continuous": {"num_taggers": 2, "num_runners": 2, "continuous_actions": True},
 }  # fmt: skip
 # Numbers of cases of `FUZZ_PROGRAM`. The environments of `SMALL_PARAMS` have int64 without validation, as in other tests.
-CASES = [(4 if BUNDLED[name] == SMALL_PARAMS.get(name) else case, name) for case, name in enumerate(BUNDLED)]
+WITH_SMALL_PARAMS = [name for name in BUNDLED if BUNDLED[name] == SMALL_PARAMS.get(name)] + ["TagContinuous-v0 nearest"]
+CASES = [(4 if name in WITH_SMALL_PARAMS else case, name) for case, name in enumerate(BUNDLED)]
 
 
 class State(NamedTuple):
