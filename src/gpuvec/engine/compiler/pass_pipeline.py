@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
+from functools import wraps
 from types import CodeType
 from typing import Any
 
@@ -58,6 +59,32 @@ def run_passes_directly(machinery: NumbaModule, errors: NumbaModule, define_pipe
         return direct_managers
 
     return define_direct_pipelines
+
+
+def compute_lifetimes_on_demand(postproc: NumbaModule) -> None:
+    """Makes the post-processor of numba-cuda compute lifetimes of variables only where something reads them.
+
+    Five passes for each function run the post-processor, and it computes each time which variables live at the start of each
+    block. Generators alone need that.
+
+    Args:
+        postproc: numba-cuda's module `postproc`.
+    """
+    processor_class = postproc.PostProcessor
+    run_completely = processor_class.run
+
+    @wraps(run_completely)
+    def run(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        function = self.func_ir
+        if function.is_generator:
+            run_completely(self, emit_dels, extend_lifetimes)
+            return
+        function.blocks = postproc.transforms.canonicalize_cfg(function.blocks)
+        function.variable_lifetime, function.generator_info = postproc.VariableLifetime(function.blocks), None
+        if emit_dels:
+            self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+    processor_class.run = run
 
 
 def may_have_closures(code: CodeType) -> bool:

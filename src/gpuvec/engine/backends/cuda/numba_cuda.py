@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
@@ -21,16 +21,16 @@ from numba import config, types
 from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cuda.binary import Binary
+from gpuvec.engine.backends.cuda.compiled_functions import link_modules_once, widen_literals
 from gpuvec.engine.backends.cuda.dependent_launch import make_wait_for_previous
 from gpuvec.engine.compiler.array_ops import ArrayOps, cpu_array_ops, make_array_ops
 from gpuvec.engine.compiler.counted_range import register_counted_range
 from gpuvec.engine.compiler.extern_call import extern_c_call
 from gpuvec.engine.compiler.frames import with_large_frame
-from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
-from gpuvec.engine.compiler.pass_pipeline import run_passes_directly
+from gpuvec.engine.compiler.pass_pipeline import compute_lifetimes_on_demand, run_passes_directly
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, NumbaType, Signature
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
@@ -48,40 +48,6 @@ def _shared_array(self: Any, shape: Any, dtype: DType) -> NDArray[Any]:
     """
     caller = sys._getframe(1)
     return self._allocations.setdefault((caller.f_code.co_filename, caller.f_lineno), np.empty(shape, dtype))
-
-
-def _widen_literals(dispatcher_class: type) -> None:
-    """Compiles inlined functions once for all literal arguments of a type, as `inline_function` does on a CPU.
-
-    Args:
-        dispatcher_class: the class into which numba-cuda wraps functions that Numba has compiled for the CPU.
-    """
-    template = dispatcher_class.get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
-
-    def get_call_template(self: Any, args: Sequence[NumbaType], kws: Mapping[str, NumbaType]) -> Any:
-        return template(self, *(without_literals(args, kws) if is_inline(self.py_func) else (args, kws)))
-
-    dispatcher_class.get_call_template = get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
-
-
-def _link_modules_once(library_class: type) -> None:
-    """Passes each LLVM module to NVVM once, and not once for each chain of calls that leads to its function.
-
-    Args:
-        library_class: numba-cuda's class of a function's LLVM module with the libraries that it calls.
-    """
-
-    def modules(self: Any) -> list[Any]:
-        unique_libraries: dict[Any, None] = {}
-        pending = [self]
-        while pending:
-            library = pending.pop()
-            if library not in unique_libraries:
-                unique_libraries[library] = None
-                pending += getattr(library, "_linking_libraries", ())  # Libraries of external code have none.
-        return [library._module for library in unique_libraries if hasattr(library, "_module")]
-
-    library_class.modules = property(modules)  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
 
 def _store_large_tables_globally(context_class: type) -> None:
@@ -129,7 +95,7 @@ def _import_cuda() -> NumbaModule:
                 import numba.cuda.np.arrayobj  # noqa: F401  # this module looks `row_stack` up
                 from numba.cuda.codegen import CUDACodeLibrary
                 from numba.cuda.compiler import CUDACompiler
-                from numba.cuda.core import compiler_machinery, errors
+                from numba.cuda.core import compiler_machinery, errors, postproc
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
@@ -137,8 +103,9 @@ def _import_cuda() -> NumbaModule:
                 CUDATypingContext._lookup_global = look_up_global
                 define_pipelines = run_passes_directly(compiler_machinery, errors, CUDACompiler.define_pipelines)
                 CUDACompiler.define_pipelines = define_pipelines
-                _widen_literals(CUDADispatcher)
-                _link_modules_once(CUDACodeLibrary)
+                compute_lifetimes_on_demand(postproc)
+                widen_literals(CUDADispatcher)
+                link_modules_once(CUDACodeLibrary)
                 _store_large_tables_globally(CUDATargetContext)
                 register_counted_range(_numba_cuda_api())
     finally:

@@ -1,4 +1,4 @@
-"""A function that several others call is passed to NVVM once."""
+"""Changes of numba-cuda: a module is passed to NVVM once, and code is the same without unused lifetimes of variables."""
 
 import pytest
 
@@ -42,3 +42,25 @@ def test_each_module_is_passed_once(monkeypatch):
     definitions = [line for module in passed_modules for line in module.splitlines() if line.startswith("define")]
     assert len(passed_modules) == 4
     assert sum("shared" in line for line in definitions) == 1
+
+
+def test_code_does_not_depend_on_unused_lifetimes(monkeypatch):
+    from numba.cuda.core.postproc import PostProcessor
+
+    def collatz(x):
+        steps, limit = 0, None
+        while x > 1:
+            if x % 2 == 0:
+                x //= 2
+                continue
+            x, steps = 3 * x + 1, steps + 1 if limit is None else limit
+        return steps
+
+    def compile_ptx():
+        options = {"device": True, "abi_info": {"abi_name": "collatz"}, "output": "ptx", "cc": (9, 0)}
+        return numba_cuda.cuda.compile(collatz, "int32(int32)", **options)[0]
+
+    code = compile_ptx()
+    monkeypatch.setattr(PostProcessor, "run", PostProcessor.run.__wrapped__)
+    assert "collatz" in code
+    assert compile_ptx() == code
