@@ -270,13 +270,17 @@ def test_a_warp_takes_fewer_rows_where_there_are_fewer_environments() -> None:
     assert [rows_per_warp(num_envs, 132) for num_envs in (1, 4096, 8448, 8449, 16_384, 65_536)] == [8, 8, 8, 16, 16, 32]
 
 
+# Their functions are linked as those of CartPole or Pendulum, and `test_kernels_compile.py` compiles them for a GPU.
+SIMILAR = ("acrobot", "mountain_car", "continuous_mountain_car")
+
+
 @pytest.mark.first_variants(1)
 @pytest.mark.compile
 @pytest.mark.parametrize(
     ("name", "cuda_c"),
     [
-        *((name, False) for name in ("cartpole", "acrobot", "mountain_car", "pendulum", "continuous_mountain_car")),
-        *((name, True) for name in ("cartpole", "pendulum")),
+        *((name, cuda_c) for cuda_c in (False, True) for name in ("cartpole", "pendulum")),
+        *(pytest.param(name, False, marks=pytest.mark.exhaustive) for name in SIMILAR),
     ],
 )
 def test_env_functions_are_linked_into_the_rollout(name, cuda_c) -> None:

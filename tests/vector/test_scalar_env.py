@@ -29,8 +29,14 @@ def env():
     env.close()
 
 
+# Their states are scalars and their spaces are as those of CartPole or Pendulum.
+SIMILAR = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")
+
+
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("name", SINGLE_AGENT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SIMILAR else ()) for name in SINGLE_AGENT]
+)
 def test_checker_of_gymnasium_passes(name):
     """The check of rendering makes two more environments, so the test checks the rendering of one environment only."""
     env = gym.make(f"gpuvec/{name}", render_mode="rgb_array")
