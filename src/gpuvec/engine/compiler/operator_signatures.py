@@ -32,9 +32,29 @@ def infer_operators_once(numba: NumbaApi, look_up_global: LookUpGlobal) -> LookU
         numba: the modules of the target.
         look_up_global: takes the context and a Python value, and returns the Numba type that is registered for the value.
     """
+    types, function_class = numba.types, _storing_function_class(numba)
+
+    def depends_on_types_alone(function: Any) -> bool:
+        """Whether the signatures of a Python function do not depend on the options of the compiler."""
+        is_operator = getattr(function, "__module__", None) == "_operator" or function in (bool, len)
+        return is_operator or isinstance(function, numba.extending._Intrinsic)
+
+    @cache
+    def with_stored_signatures(function: NumbaType) -> NumbaType:
+        return function_class(function.templates) if depends_on_types_alone(function.typing_key) else function
+
+    def look_up(context: Any, value: Any) -> NumbaType | None:
+        kind = look_up_global(context, value)
+        return with_stored_signatures(kind) if type(kind) is types.Function else kind
+
+    return look_up
+
+
+def _storing_function_class(numba: NumbaApi) -> Any:
+    """Declares the class of the Numba types of functions that store their signatures."""
     from numba.core.errors import TypingError
 
-    types, models = numba.types, numba.data_models
+    types = numba.types
 
     @lru_cache(NUM_TYPES)
     def is_plain(kind: NumbaType) -> bool:
@@ -71,19 +91,5 @@ def infer_operators_once(numba: NumbaApi, look_up_global: LookUpGlobal) -> LookU
                     return super().get_call_type(context, args, kws)
             return self._signatures[key]
 
-    def depends_on_types_alone(function: Any) -> bool:
-        """Whether the signatures of a Python function do not depend on the options of the compiler."""
-        is_operator = getattr(function, "__module__", None) == "_operator" or function in (bool, len)
-        return is_operator or isinstance(function, numba.extending._Intrinsic)
-
-    numba.extending.register_model(Function)(models.OpaqueModel)
-
-    @cache
-    def with_stored_signatures(function: NumbaType) -> NumbaType:
-        return Function(function.templates) if depends_on_types_alone(function.typing_key) else function
-
-    def look_up(context: Any, value: Any) -> NumbaType | None:
-        kind = look_up_global(context, value)
-        return with_stored_signatures(kind) if type(kind) is types.Function else kind
-
-    return look_up
+    numba.extending.register_model(Function)(numba.data_models.OpaqueModel)
+    return Function
