@@ -42,8 +42,8 @@ JOBS = {
 # CPU seconds of each half of the tests on a machine without a GPU, for each selection; measured with
 # `pytest --cpu-durations`.
 CPU_SECONDS = {
-    "simulator": {"quick": 250, "ci": 250, "all": 1100},
-    "not simulator": {"quick": 1400, "ci": 2200, "all": 3000},
+    "simulator": {"quick": 200, "ci": 200, "all": 1100},
+    "not simulator": {"quick": 1300, "ci": 1850, "all": 3000},
 }
 # What a selection adds to pytest's `-m`. `.ci/run` runs slow tests on a CPU alone.
 CONDITIONS = {
