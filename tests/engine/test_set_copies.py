@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from tests.support.arrays import host, on_device
 
 from gpuvec import Bools, Floats, Int8s, Ints, Key, SingleAgentEnv, UInt8s
+from gpuvec.engine.compiler.array_ops import cpu_array_ops
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
+from gpuvec.engine.multi_agent.unrolled_copies import BlockCopy, copy_segments
 from gpuvec.vector.env import VectorEnv
 
 
@@ -87,7 +90,10 @@ def after_step(state: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("num_envs", "envs_per_block"), [(9, 4), (7, 3), (19, 16)])
 def test_a_step_changes_the_elements_that_it_writes_alone(backend, monkeypatch, num_envs, envs_per_block):
-    """The last of several blocks has fewer envs: an odd number of them, so that it ends within a word."""
+    """The last of several blocks has fewer envs: an odd number of them, so that it ends within a word.
+
+    Blocks of 16 envs copy words of 16 bytes in loops, the others all words of a thread at once.
+    """
     monkeypatch.setattr(
         "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
         lambda schema, num_envs: MultiAgentLaunch(envs_per_block, 32, split=False, stage_state=True),
@@ -104,3 +110,14 @@ def test_a_step_changes_the_elements_that_it_writes_alone(backend, monkeypatch, 
             np.testing.assert_array_equal(values, expected[name], err_msg=name, strict=True)
         np.testing.assert_array_equal(obs[:, 0], expected["ints"][:, 2])
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("word_bytes", "words_of_block", "num_segments"),
+    [(16, 256, 2), (16, 800, 2), (4, 200, 2), (1, 729, 1), (2, 4096, 1), (2, 4097, 2)],
+)
+def test_only_copies_of_several_small_words_share_a_segment(word_bytes, words_of_block, num_segments):
+    """Loops over words of 16 bytes are as fast, and registers hold 32 words of two bytes."""
+    ctx = SimpleNamespace(launch=MultiAgentLaunch(2, 256, split=False, stage_state=True), array_ops=cpu_array_ops())
+    copy = BlockCopy("state", word_bytes, "0", words_of_block, "m", "w.a[{x}]", "w.a[{x}] = {value}", "0", {})
+    assert len(copy_segments(ctx, [copy, copy])) == num_segments

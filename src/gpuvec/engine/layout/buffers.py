@@ -15,6 +15,7 @@ for all rows, which is valid until a row is seeded or reset individually. While 
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -28,6 +29,12 @@ SCALARS: dict[type, DType] = {float: np.float32, int: np.int32, bool: np.bool_}
 NO_STEP_LIMIT = np.iinfo(np.int32).max
 # The value of `faults` where nothing was reported.
 NO_FAULT = np.iinfo(np.uint64).max
+MAX_WORD_BYTES = 16  # that a thread loads or stores at once
+
+
+def max_word_bytes(num_bytes: int) -> int:
+    """Returns the size of the largest words of which `num_bytes` bytes are a multiple: 1, 2, 4, 8 or 16."""
+    return math.gcd(num_bytes, MAX_WORD_BYTES)
 
 
 class KernelOptions(NamedTuple):

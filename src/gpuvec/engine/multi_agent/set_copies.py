@@ -11,10 +11,11 @@ import math
 import numpy as np
 
 from gpuvec.engine.compiler.memory_ops import row_of
+from gpuvec.engine.layout.buffers import max_word_bytes
 from gpuvec.engine.layout.schema import PACKED_BUFFERS
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.segments import Segment
-from gpuvec.engine.multi_agent.state_layout import MAX_WORD_BYTES, StateLayout
+from gpuvec.engine.multi_agent.state_layout import StateLayout
 from gpuvec.engine.multi_agent.unrolled_copies import BlockCopy, copy_segments
 
 WORDS = {
@@ -44,19 +45,20 @@ def _field_copy(ctx: MultiAgentContext, layout: StateLayout, field: str, is_load
     env_bytes = math.prod(buffer.shape) * np.dtype(buffer.dtype).itemsize
     # A block begins at a word of this size, as those before it have whole words. The last block may have fewer envs, and so
     # bytes behind its last whole word.
-    word_bytes = math.gcd(ctx.launch.envs_per_block * env_bytes, MAX_WORD_BYTES)
-    rest_bytes = math.gcd(env_bytes, MAX_WORD_BYTES)
+    word_bytes = max_word_bytes(ctx.launch.envs_per_block * env_bytes)
+    rest_bytes = max_word_bytes(env_bytes)
     load, store = (ops.load_row, array_ops.store_words) if is_load else (array_ops.load_words, ops.store_row)
     array, threads = f"w.{PACKED_BUFFERS[buffer.dtype]}, {layout.offsets[field]}", ctx.launch.threads_per_block
     item_bytes = np.dtype(buffer.dtype).itemsize
     in_buffer, in_array = "{address}, {offset}", f"{array} + {word_bytes // item_bytes} * ({{x}})"
     rest: tuple[str, ...] = ()
     if word_bytes > rest_bytes:
-        in_rest = f"b.state_{field}, e0 * {env_bytes} // {rest_bytes} + x", f"{array} + {rest_bytes // item_bytes} * x"
+        in_rest = f"b.state_{field}, first + x", f"{array} + {rest_bytes // item_bytes} * x"
         source, target = in_rest if is_load else in_rest[::-1]
         rest = (
-            f"x = add_nonnegative(thread, assume_nonnegative(m * {env_bytes} // {word_bytes}) * {word_bytes // rest_bytes})",
-            f"while x < assume_nonnegative(m * {env_bytes} // {rest_bytes}):",
+            f"n, first = assume_nonnegative(m * {env_bytes} // {rest_bytes}), e0 * {env_bytes} // {rest_bytes}",
+            f"x = add_nonnegative(thread, num_words * {word_bytes // rest_bytes})",
+            "while x < n:",
             f"    store({target}, load({source}, word_{rest_bytes}))",
             f"    x = add_nonnegative(x, {threads})",
         )

@@ -12,15 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuvec.engine.compiler.types import DType
-from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.buffers import MAX_WORD_BYTES, Buffer
 from gpuvec.engine.layout.schema import ENGINE_FIELDS, PACKED_BUFFERS
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 
 # Columns of `w.status`, int32 for each env of the block. RNG_STREAM is the first of four words of its random-number stream,
 # VOTES_AGAINST counts agents that vote against the end of the episode, and the counters of reductions begin at COUNTERS.
 START, TIME, AWAITS_RESET, CLOCK, RNG_STREAM, HAS_ENDED, VOTES_AGAINST, COUNTERS = 0, 1, 2, 3, 4, 8, 9, 10
-
-MAX_WORD_BYTES = 16  # of a field of a set that a thread copies at once
 
 WorkArrays = dict[str, tuple[DType, tuple[int, ...]]]  # {name in the work: (dtype, shape)}
 

@@ -1,7 +1,9 @@
 """Copies between global and shared memory in which the loads of several words of a thread precede its stores.
 
 A thread that stores a word before it loads the next one waits for memory at each word. With all its loads in flight it waits
-once. Copies that take few registers are joined into one segment, whose loads precede all of its stores.
+once. If a thread has several words of fewer than 16 bytes, copies are unrolled over all words of a thread, and those that take
+few registers are joined into one segment, whose loads precede all of its stores. Otherwise each copy is a loop, in which up to
+four words of a thread are in flight.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.layout.buffers import MAX_WORD_BYTES
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.segments import BLOCK, Segment
 
 u64 = np.uint64
+MAX_LOOP_WORDS = 4  # of a thread, whose loads precede their stores in an iteration of a loop
 REGISTERS_IN_FLIGHT = 32  # of a thread, for words whose loads precede their stores
 
 
@@ -35,7 +39,7 @@ class BlockCopy(NamedTuple):
     store: str  # source of the statement that stores the word
     placeholder: str  # source of a value of its type, for a thread without a word
     scope: dict[str, Any]  # the values of these names, which are the same in all copies of a call
-    rest: tuple[str, ...] = ()  # lines that copy what is behind the last whole word of `m` envs
+    rest: tuple[str, ...] = ()  # lines that copy what is behind the `num_words` whole words of `m` envs
 
     @property
     def word_registers(self) -> int:
@@ -50,8 +54,34 @@ def copy_segments(ctx: MultiAgentContext, copies: list[BlockCopy]) -> list[Segme
         ctx: the context.
         copies: the copies.
     """
+    threads, envs = ctx.launch.threads_per_block, ctx.launch.envs_per_block
+    if not any(is_narrow(copy, threads) for copy in copies):
+        return [_copy_segment(ctx, [copy], _lines_of_loop(copy, threads)) for copy in copies]
+    segments = []
+    for group in _groups(copies, threads):
+        lines = _lines_of_full_block(group, threads)
+        if envs > 1:
+            smaller = [line for copy in group for line in _lines_of_smaller_block(copy, threads)]
+            lines = [f"if m == {envs}:", *_indented(lines), "else:", *_indented(smaller)]
+        segments.append(_copy_segment(ctx, group, lines))
+    return segments
+
+
+def is_narrow(copy: BlockCopy, threads: int) -> bool:
+    """Returns whether a thread has several words of fewer than 16 bytes.
+
+    Words of 16 bytes keep enough bytes in flight in a loop. Breakout and ConnectFour were slower with unrolled copies.
+
+    Args:
+        copy: the copy.
+        threads: of a block.
+    """
+    return copy.word_bytes < MAX_WORD_BYTES and copy.words_of_block > threads
+
+
+def _groups(copies: list[BlockCopy], threads: int) -> list[list[BlockCopy]]:
+    """The copies that share a segment, because registers hold all of their words."""
     groups: list[list[BlockCopy]] = []
-    threads = ctx.launch.threads_per_block
     for copy in copies:
         joined = [*groups[-1], copy] if groups else []
         registers = sum(-(-part.words_of_block // threads) * part.word_registers for part in joined)
@@ -59,22 +89,33 @@ def copy_segments(ctx: MultiAgentContext, copies: list[BlockCopy]) -> list[Segme
             groups[-1] = joined
         else:
             groups.append([copy])
-    return [_copy_segment(ctx, group) for group in groups]
+    return groups
 
 
-def _copy_segment(ctx: MultiAgentContext, copies: list[BlockCopy]) -> Segment:
-    """The segment that runs copies of one group."""
-    threads, envs = ctx.launch.threads_per_block, ctx.launch.envs_per_block
-    lines = _lines_of_full_block(copies, threads)
-    if envs > 1:
-        smaller = [line for copy in copies for line in _lines_of_smaller_block(copy, threads)]
-        lines = [f"if m == {envs}:", *_indented(lines), "else:", *_indented(smaller)]
+def _copy_segment(ctx: MultiAgentContext, copies: list[BlockCopy], lines: list[str]) -> Segment:
+    """The segment that runs the `lines` of a group of copies."""
     operations = {name: getattr(ctx.array_ops, name) for name in ("assume_nonnegative", "add_nonnegative")}
     scope: dict[str, Any] = {"u64": u64, **operations}
     for copy in copies:
         scope |= copy.scope
     source = "def copy(b, w, e0, m, thread, clock):\n" + "".join(f"    {line}\n" for line in lines)
     return Segment(BLOCK, inline_function(generate_function("copy", source, **scope)), barrier=False)
+
+
+def _lines_of_loop(copy: BlockCopy, threads: int) -> list[str]:
+    """Lines of a loop that copies the words of any number of envs, a few at a time."""
+    unroll = min(MAX_LOOP_WORDS, -(-copy.words_of_block // threads))
+    loads, stores = [], []
+    for k in range(unroll):
+        x = f"x + {k * threads}"
+        names = {"address": f"b.{copy.buffer}", "offset": f"first + ({x})", "x": f"({x})", "value": f"v{k}"}
+        load, store = f"v{k} = {copy.load.format(**names)}", copy.store.format(**names)
+        condition = f"add_nonnegative(x, {k * threads}) < n"
+        loads.append(f"{load} if {condition} else {copy.placeholder}" if k else load)
+        stores.append(f"if {condition}: {store}" if k else store)
+    body = [*loads, *stores, f"x = add_nonnegative(x, {unroll * threads})"]
+    start = [f"n = num_words = assume_nonnegative({copy.num_words})", f"first, x = {copy.first_word}, thread"]
+    return [*start, "while x < n:", *_indented(body), *copy.rest]
 
 
 def _lines_of_full_block(copies: list[BlockCopy], threads: int) -> list[str]:
@@ -126,8 +167,8 @@ def _lines_of_smaller_block(copy: BlockCopy, threads: int) -> list[str]:
     """Lines that copy the words of the last block, which may have fewer envs, one after the other."""
     load, store = _access_lines(copy, 0, 0, threads, True)
     body = [_address_line(copy, 0), load, store, f"x = add_nonnegative(x, {threads})"]
-    loop = [f"while x < assume_nonnegative({copy.num_words}):", *_indented(body)]
-    return ["x = thread", *loop, *copy.rest]
+    start = [f"num_words = assume_nonnegative({copy.num_words})", "x = thread"]
+    return [*start, "while x < num_words:", *_indented(body), *copy.rest]
 
 
 def _indented(lines: list[str]) -> list[str]:
