@@ -17,6 +17,7 @@ from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.engine.multi_agent.shared_counters import cpu_shared_counters
+from gpuvec.registration import registered_envs
 from gpuvec.vector.env_params import apply_params
 from gpuvec_envs import breakout, tag_continuous, tag_grid_world
 
@@ -93,3 +94,25 @@ def test_many_agents_are_searched_by_cell_list(agents, num_envs, blocks):
 @pytest.mark.parametrize(("num_envs", "envs_per_block"), [(1, 1), (331, 2), (4096, 16), (65_536, 128)])
 def test_a_few_envs_with_images_are_distributed_over_all_multiprocessors(num_envs, envs_per_block):
     assert make_multi_agent_launch(make_schema(breakout.ENV), num_envs).envs_per_block == envs_per_block
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "envs", "threads"),
+    [
+        ("Breakout-v0", {}, 128, 256),
+        ("ConnectFour-v0", {}, 128, 256),
+        ("EpidemicEconomy-v0", {}, 4, 256),
+        ("Predators-v0", {}, 2, 256),
+        # Three worlds would fit into shared memory, but their fields of 729 bytes would be copied byte by byte.
+        ("RICE-N-v0", {}, 2, 256),
+        ("RICE-N-v0", {"negotiation": True}, 2, 256),
+        ("SimpleSpeakerListener-v0", {}, 128, 256),
+        ("SimpleSpread-v0", {}, 42, 128),
+        ("TagContinuous-v0", {}, 11, 128),
+        ("TagGridWorld-v0", {}, 11, 128),
+    ],
+)
+def test_blocks_of_bundled_environments(name, params, envs, threads):
+    env = apply_params(registered_envs("gpuvec")[name], params, (), 1)[0]
+    config = make_multi_agent_launch(make_schema(env), 65_536)
+    assert (config.envs_per_block, config.threads_per_block) == (envs, threads)

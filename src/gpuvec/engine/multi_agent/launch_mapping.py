@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.layout.buffers import max_word_bytes
 from gpuvec.engine.layout.schema import MultiAgentSchema
 
 # The numbers are from a sweep on an H200.
@@ -121,11 +122,25 @@ def _elements_per_env(schema: MultiAgentSchema) -> int:
 
 
 def _envs_per_block(schema: MultiAgentSchema, threads: int) -> int:
-    """The envs of a block: as many as have an agent for each thread, and whose fields of other sets fit in shared memory."""
+    """The envs of a block: as many as have an agent for each thread, or as shared memory and copies of fields of sets allow."""
     envs = max(1, threads // schema.num_agents)
     if not schema.role_schemas and schema.action.is_long:
         envs = min(envs, max(1, STAGED_BYTES // (4 * schema.num_agents * schema.action.components)))
-    return envs if not schema.set_fields else min(envs, max(1, STAGED_BYTES // _state_bytes(schema, 1)))
+    if not schema.set_fields:
+        return envs
+    max_staged_envs = max(1, STAGED_BYTES // _state_bytes(schema, 1))
+    if envs <= max_staged_envs:
+        return envs
+    # Fewer envs are better if their words are larger by more than the envs are fewer: two envs of 729 bytes are 729 words of
+    # two bytes, and three are 2,187 words of one byte.
+    return min(range(max_staged_envs, 0, -1), key=lambda count: _words_per_env(schema, count) / count)
+
+
+def _words_per_env(schema: MultiAgentSchema, envs: int) -> float:
+    """The words in which threads copy the fields of sets, divided by `envs`, the number of envs of a block."""
+    buffers = [schema.array_fields[field] for field in schema.set_fields]
+    sizes = [int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in buffers]
+    return sum(size / max_word_bytes(envs * size) for size in sizes)
 
 
 def _threads_per_block(elements: int, num_envs: int) -> int:
