@@ -93,7 +93,7 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param("cartpole", marks=pytest.mark.exhaustive), "wide"])  # the latter has masks
 def test_records_and_advantage_sums_equal_those_of_torch(case, tmp_path) -> None:
-    args, shape = make_shape(case, update_epochs=2, num_minibatches=3)
+    args, shape = make_shape(case, update_epochs=2, num_minibatches=2)
     steps, rows, rounds = 7, 30, args.update_epochs * args.num_minibatches
     samples, size = steps * rows, steps * rows // args.num_minibatches
     kernels = update_kernels(shape, make_update_config(shape, size, 132))
