@@ -40,8 +40,8 @@ def test_each_example_has_a_short_run() -> None:
     assert {file.stem for file in EXAMPLES.glob("*.py")} == set(SHORT_RUNS)
 
 
-# Further tests run these until they learn.
-LEARNING = ("a2c_tag", "custom_network")
+# A further test in the gate runs it until it learns.
+LEARNING = ("a2c_tag",)
 
 
 def test_one_example_uses_the_learners() -> None:
@@ -75,7 +75,8 @@ def test_a2c_learns() -> None:
     assert example.main(example.Args(device="cpu", num_envs=32, total_steps=150_000)) > 0.85
 
 
-@pytest.mark.slow
+# The tutorials about training and about masks require that PPO learns with networks of their own.
+@pytest.mark.exhaustive
 def test_a_custom_network_learns() -> None:
     """With random actions the walker seldom reaches the goal within 50 steps."""
     example = load_example("custom_network")
