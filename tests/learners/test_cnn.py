@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -89,6 +90,32 @@ class TestNetwork:
             torch.testing.assert_close(
                 product, convolved, rtol=tolerance["rtol"], atol=tolerance["atol"] * float(convolved.abs().max())
             )
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize(
+        "space", [image_space(), image_space(1), image_space(255, np.float32), Box(0, 1, (4, 10, 10), np.uint8)]
+    )
+    @pytest.mark.parametrize("precision", ["tf32", "bf16"])
+    @pytest.mark.parametrize("rows", [1, 1003, 32_768])
+    def test_kernels_equal_the_convolution_of_torch(self, space: Any, precision: str, rows: int, gpu: str) -> None:
+        torch.manual_seed(rows)
+        high = int(space.high.max())
+        images = torch.randint(high + 1, (rows, *space.shape)).to(torch.uint8 if space.dtype == np.uint8 else torch.float32)
+        layer = SharedCNN(space, 4, (8,), precision=precision).convolution
+        torch.nn.init.normal_(layer.bias)
+        convolution = torch.nn.functional.conv2d(images / layer.divisor, layer.weight, layer.bias).flatten(1)
+        out_gradient = torch.randn(rows, layer.features).to(layer.dtype)
+        on_gpu = copy.deepcopy(layer).to(gpu)
+        out = on_gpu(images.to(gpu))
+        assert out.dtype == layer.dtype
+        gradients = torch.autograd.grad(out, (on_gpu.weight, on_gpu.bias), out_gradient.to(gpu))
+        # The gradient passes where the kernel's result is above 0; near 0 rounded products may have another sign.
+        passed = out_gradient.float() * (out > 0).cpu()
+        exact = torch.autograd.grad(convolution, (layer.weight, layer.bias), passed, retain_graph=True)
+        tolerance = 2e-3 if precision == "tf32" else 1e-2
+        for actual, expected in zip((out.detach(), *gradients), (convolution.detach().relu(), *exact), strict=True):
+            assert actual.is_contiguous()
+            assert float((actual.float().cpu() - expected).norm() / expected.norm()) < tolerance
 
     def test_large_images_are_convolved(self) -> None:
         assert SharedCNN(Box(0, 1, (1, 16, 16), np.uint8), 2, (8,)).convolution.taps is not None

@@ -87,6 +87,11 @@ inline bool __all_sync(unsigned all, bool x) {
     for (int other = 1; other < 32; other *= 2) x &= __shfl_xor_sync(all, x, other);
     return x;
 }
+inline unsigned __ballot_sync(unsigned, bool x) {
+    unsigned bits = 0;
+    for (int lane = 0; lane < 32; lane++) bits |= (unsigned)__shfl_sync(~0u, (int)x, lane) << lane;
+    return bits;
+}
 inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
 inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 inline unsigned atomicAdd(unsigned* at, unsigned x) { return __atomic_fetch_add(at, x, __ATOMIC_SEQ_CST); }
@@ -108,6 +113,19 @@ template <int COLUMNS> void multiply_add(float* s, const unsigned (&operands)[6]
         for (int k = 0; k < COLUMNS; k++) {
             const unsigned *left = warp.operands[4 * g + k % 8 / 2], *right = warp.operands[4 * (2 * t + i % 2) + k % 8 / 2];
             s[i] += unpack_half(left[i / 2 + 2 * (k / 8)], k % 2) * unpack_half(right[4 + k / 8], k % 2);
+        }
+    warp.barrier.arrive_and_wait();
+}
+// The same with eight columns of left and TF32 operands, as image_tiles.cuh says.
+inline void multiply_add_tf32(float* s, const unsigned (&operands)[6]) {
+    Warp& warp = warp_of_thread();
+    const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    memcpy(warp.operands[lane], operands, sizeof operands);
+    warp.barrier.arrive_and_wait();
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 8; k++) {
+            const unsigned *left = warp.operands[4 * g + k % 4], *right = warp.operands[4 * (2 * t + i % 2) + k % 4];
+            s[i] += __uint_as_float(left[i / 2 + 2 * (k / 4)]) * __uint_as_float(right[4 + k / 4]);
         }
     warp.barrier.arrive_and_wait();
 }
@@ -141,7 +159,7 @@ PTX_REPLACEMENTS = {  # {pattern of PTX: the same for a CPU}
     r"extern __shared__ __align__\(16\) char (\w+)\[\];": r"char* \1 = block->dynamic_memory;",
 }  # fmt: skip
 LANE, ROW = "const unsigned lane = threadIdx.x % 32;", "block->dynamic_memory + __shfl_sync(~0u, row, 8 * q + "
-FUNCTION_BODIES = {  # {signature of a function of tensor_core.cuh: its body on a CPU}
+FUNCTION_BODIES = {  # {signature of a function with PTX: its body on a CPU}
     "void mma(float* s, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)": "multiply_add<16>(s, {a0, a1, a2, a3, b0, b1});",
     "void mma(float* s, u32 a0, u32 a1, u32 b0)": "multiply_add<8>(s, {a0, a1, 0, 0, b0, 0});",
     "void load_matrix(u32* r, u32 row)": LANE + f"for (int q = 0; q < 4; q++) r[q] = ((u32*)({ROW}lane / 4)))[lane % 4];",
@@ -151,6 +169,10 @@ FUNCTION_BODIES = {  # {signature of a function of tensor_core.cuh: its body on 
     }}""",
     "void store_matrix(u32 row, const u32* r)": LANE
     + f"for (int q = 0; q < 4; q++) ((u32*)({ROW}lane / 4)))[lane % 4] = r[q];",
+    "void mma_tf32(float* s, const u32* a, u32 b0, u32 b1)": "multiply_add_tf32(s, {a[0], a[1], a[2], a[3], b0, b1});",
+    "u32 round_tf32(float x)": "return __float_as_uint(x) + 0x1000 & ~0x1FFFu;",
+    "u32 pack_bf16(float low, float high)": """const u32 x = __float_as_uint(low), y = __float_as_uint(high);
+        return x + 0x7FFF + (x >> 16 & 1) >> 16 | y + 0x7FFF + (y >> 16 & 1) & 0xFFFF0000u;""",
     "u32 pack_halves(float low, float high)": "return pack_two_halves(low, high);",
     "float activation(float x)": "return RELU ? fmaxf(x, 0.0f) : tanhf(x);",
     "u32 times_derivative(u32 h, u32 d)": """float x[2];

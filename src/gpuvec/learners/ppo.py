@@ -9,7 +9,7 @@ Letters: T steps, R rows, B samples of a minibatch, D observation features, K ac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -93,6 +93,7 @@ class PPO(OnPolicy):
         args: the settings, resolved.
         context: spaces, rollout and role of the policy.
         network: the policy and the value function.
+        loss: `ppo_loss`, or a function that computes the same.
 
     Raises:
         OutOfMemoryError: the buffer of a rollout does not fit into the memory that is free.
@@ -101,8 +102,10 @@ class PPO(OnPolicy):
     args: PPOArgs
     update_metrics = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 
-    def __init__(self, args: PPOArgs, context: PolicyContext, network: ActorCritic) -> None:
-        super().__init__(args, context, network, ppo_loss)
+    def __init__(
+        self, args: PPOArgs, context: PolicyContext, network: ActorCritic, loss: Callable[..., tuple[Tensor, Tensor]] = ppo_loss
+    ) -> None:
+        super().__init__(args, context, network, loss)
 
     def improve(self) -> None:
         """Takes epochs of minibatches, and writes `update_metrics`."""

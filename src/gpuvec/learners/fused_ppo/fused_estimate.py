@@ -9,8 +9,8 @@ from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
-from gpuvec.learners.fused_ppo.fused_launch import make_tensor_launcher
 from gpuvec.learners.fused_ppo.network_shape import SOURCE_FOLDER, NetworkShape
 
 THREADS = 32  # per block, since there are few rows, and the kernel is bound by memory latency

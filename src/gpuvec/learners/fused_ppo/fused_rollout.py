@@ -11,7 +11,7 @@ from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.learners.buffers.env_rollout import EnvRollout
-from gpuvec.learners.fused_ppo.fused_launch import make_tensor_launcher
+from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
 from gpuvec.learners.fused_ppo.network_shape import SOURCE_FOLDER, NetworkShape
 from gpuvec.learners.sampling.action_kernels import DRAWS_PER_STREAM, FIRST_DRAW
 

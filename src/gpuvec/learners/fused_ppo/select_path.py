@@ -19,6 +19,8 @@ MIN_COMPUTE_CAPABILITY = (8, 0)  # of the instructions that the kernels use
 def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO:
     """Returns a policy that learns by PPO, by fused kernels if they support it; otherwise the reason is logged.
 
+    On a GPU the loss behind other networks is one kernel too, if the actions are discrete.
+
     Args:
         args: the settings, resolved; `args.fused` is True, False or "auto".
         context: spaces, rollout and role of the policy.
@@ -39,7 +41,18 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
     if args.fused is True:
         raise ValueError(f'fused=True, but the fused kernels cannot be used: {shape}. Use fused="auto", or change that.')
     logger.info("PPO uses PyTorch operations: %s.", shape)
-    return PPO(args, context, network)
+    if not _has_capable_gpu(args):
+        return PPO(args, context, network)
+    from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, reason_not_supported
+
+    if reason := reason_not_supported(network, args):
+        logger.info("The loss is not fused: %s.", reason)
+        return PPO(args, context, network)
+    return PPO(args, context, network, FusedLoss(network, args, context.rows.mask is not None))
+
+
+def _has_capable_gpu(args: PPOArgs) -> bool:
+    return args.device.startswith("cuda") and torch.cuda.get_device_capability(args.device) >= MIN_COMPUTE_CAPABILITY
 
 
 def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> NetworkShape | str:

@@ -93,7 +93,7 @@ class ActorCritic(nn.Module):
         critic_space: gym.Space[Any] | None = None,
     ) -> None:
         super().__init__()
-        outputs = outputs_of(action_space)
+        outputs = self.num_outputs = outputs_of(action_space)
         self.discrete = isinstance(action_space, gym.spaces.Discrete)
         self.sizes: tuple[int, ...] = ()  # of the components of a MultiDiscrete action
         if isinstance(action_space, gym.spaces.Discrete):

@@ -52,17 +52,13 @@ class ImageConvolution(ConvolutionReLU):
                 f"the observation space is {space}; images must have at least {KERNEL_SIZE} rows and columns for the "
                 "convolution: give a body of your own."
             )
-        super().__init__(space.shape, FILTERS)
+        super().__init__(space.shape, FILTERS, dtype, MAX_PIXEL if (space.high == MAX_PIXEL).all() else 1.0)
         init_layer(self, HIDDEN_GAIN, weight_init)
-        self.dtype, self.is_scaled = dtype, bool((space.high == MAX_PIXEL).all())
         self.features = FILTERS * (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)
 
     def forward(self, input: Tensor) -> Tensor:
         """Returns the features, (E, D), of images `input`, (E, C, H, W); other leading dimensions are kept."""
-        images = input.reshape(-1, *self.image_shape).to(self.dtype)
-        if self.is_scaled:
-            images = images / MAX_PIXEL
-        return super().forward(images).view(*input.shape[:-3], -1)
+        return super().forward(input.reshape(-1, *self.image_shape)).view(*input.shape[:-3], -1)
 
 
 class SharedCNN(nn.Module):

@@ -1,8 +1,10 @@
-"""A convolution of 3 x 3 with a ReLU, computed as one product of matrices where images are small.
+"""A convolution of 3 x 3 with a ReLU, for small images.
 
 cuDNN is made for large images with many channels. The gradient of its weights takes most of an update if images have 10 x 10
-pixels, as in MinAtar's games (design/0040). As a matrix the weights are mostly zeros, but tensor cores multiply by zeros faster
-than cuDNN computes such a small convolution, and `LinearReLU` has the product with its ReLU.
+pixels, as in MinAtar's games (design/0040). On a GPU kernels compute the layer and its gradient. `torch.compile` cannot trace
+these, so a compiled loss, and a GPU that the kernels do not support, has the weights as a matrix: it is mostly zeros, but
+tensor cores multiply by zeros faster than cuDNN computes such a small convolution, and `LinearReLU` has the product with its
+ReLU.
 
 Letters: R rows, which are images, C channels, H rows and W columns of an image, F filters, P places of the filter in an image,
 K = 9 pixels of a filter.
@@ -29,18 +31,33 @@ class ConvolutionReLU(LinearReLU):
     Args:
         image_shape: (C, H, W).
         filters: F.
+        dtype: of the results, float32 or bfloat16.
+        divisor: of the pixels.
     """
 
-    def __init__(self, image_shape: tuple[int, ...], filters: int) -> None:
+    def __init__(
+        self, image_shape: tuple[int, ...], filters: int, dtype: torch.dtype = torch.float32, divisor: float = 1.0
+    ) -> None:
         channels, height, width = image_shape
         super().__init__(channels * KERNEL_SIZE**2, filters)
         self.weight = nn.Parameter(self.weight.data.view(filters, channels, KERNEL_SIZE, KERNEL_SIZE))
         self.image_shape = channels, height, width
+        self.dtype, self.divisor = dtype, divisor
         self.register_buffer("taps", find_taps(height, width) if height * width <= MAX_MATRIX_PIXELS else None, False)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Returns max(0, w * x + b), (R, F P), filter by filter, for images `input`, x, (R, C, H, W)."""
-        return self.product(input) if input.is_cuda and self.taps is not None else self.convolve(input)
+        """Returns max(0, w * x + b), (R, F P), filter by filter, for images `input`, (R, C, H, W), divided by the divisor."""
+        if input.is_cuda and not torch.compiler.is_compiling():
+            # Imported here because it imports the CUDA compiler, which a CPU does not need.
+            from gpuvec.learners.networks.convolution_kernels import ConvolutionShape, ConvolveReLU, is_supported
+
+            if is_supported(ConvolutionShape(self.image_shape, input.dtype, self.dtype), len(self.bias), input.device):
+                out: Tensor = ConvolveReLU.apply(input, self.weight, self.bias, 1.0 / self.divisor, self.dtype)  # type: ignore[no-untyped-call]  # of torch's
+                return out
+        images = input.to(self.dtype)
+        if self.divisor != 1.0:
+            images = images / self.divisor
+        return self.product(images) if input.is_cuda and self.taps is not None else self.convolve(images)
 
     def product(self, images: Tensor) -> Tensor:
         """Returns what `forward` returns for `images`, (R, C, H, W), by a product of matrices; `taps` must not be None."""
