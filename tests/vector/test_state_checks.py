@@ -42,7 +42,7 @@ def attempt(change):
         rejected += 1
         return
     accepted += 1
-    for _ in range(20):
+    for _ in range(7):  # after five steps an episode ends and the next one begins
         envs.step(envs.action_space.sample())
     envs.reset(options={"reset_mask": np.array([True, False, True, False])})
 
