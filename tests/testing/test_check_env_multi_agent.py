@@ -209,7 +209,7 @@ def test_a_faulty_environment_raises_with_line_and_remedy(case, write_module):
     faulty = FAULTY_ENVS[case]
     name = write_module(faulty.old, faulty.new)
     with pytest.raises(AuthoringError, match=faulty.message) as error:
-        check_env(f"{name}:ENV", num_envs=4, steps=40)
+        check_env(f"{name}:ENV", num_envs=4, steps=40, kernels=False)
     if faulty.expected_line is not None:
         lines = SOURCE.replace(faulty.old, faulty.new).splitlines()
         place = next(k + 1 for k, line in enumerate(lines) if line.strip() == faulty.expected_line)
