@@ -404,6 +404,8 @@ SIMILAR = {
     ("trolley", "draw number above the range"): "negative draw number",
     ("trolley", "draw number from the state"): "draw number from a draw",
     ("trolley", "empty randint"): "reversed bounds of uniform",
+    ("trolley", "episode"): "row",
+    ("trolley", "row in a state that is never reached"): "episode in a state that is never reached",
     ("patrol", "negative index of a field"): "index above a field",
     ("patrol", "draw number of another agent"): "draw number of two cells",
     ("patrol", "draw number of two agents"): "draw number of two cells",
