@@ -136,7 +136,7 @@ def turn(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool
 
 
 try:
-    check_env(SingleAgentEnv(State, Params(), reset, turn, observe, spaces))
+    check_env(SingleAgentEnv(State, Params(), reset, turn, observe, spaces), kernels=False)
 except gpuvec.errors.AuthoringError as error:
     print(str(error).partition("line ")[2])
 else:
