@@ -45,7 +45,7 @@ def describe_machine() -> dict[str, Any]:
     driver = find_driver()
     if isinstance(driver, str):
         return {"device": None, "driver": driver}
-    return {"device": driver.gpus[0].name, "driver": driver.release, "cuda": "{}.{}".format(*driver.cuda)}
+    return {"device": driver.gpus[0].name, "driver": driver.driver_version, "cuda": "{}.{}".format(*driver.cuda_version)}
 
 
 def installed_versions() -> dict[str, str]:

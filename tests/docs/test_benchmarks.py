@@ -17,8 +17,9 @@ from tests.support.bundled_envs import BUNDLED_ENVS
 from benchmarks.cases import game_training
 from benchmarks.tools import figures, ratios, suite, training_table
 from benchmarks.tools.quote import requote
-from benchmarks.tools.record import read_figures, write_tables
+from benchmarks.tools.record import describe_machine, read_figures, write_tables
 from benchmarks.tools.sources import source_hashes
+from gpuvec.doctor import Driver, Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -202,6 +203,12 @@ def test_ratios_are_appended_to_the_figures(tmp_path: Path) -> None:
     assert recorded["ratios.grid.2000x5.warpdrive"]["value"] == pytest.approx(40.0)
     assert recorded["ratios.grid.2000x5.warpdrive"]["details"]["of_h200"] == 0.8
     assert sum(name.startswith("ratios.") for name in recorded) == 2
+
+
+def test_a_record_names_gpu_driver_and_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver((13, 0), "580.65.06", (Gpu("NVIDIA H200", 10**9),))
+    monkeypatch.setattr("gpuvec.doctor.find_driver", lambda: driver)
+    assert describe_machine() == {"device": "NVIDIA H200", "driver": "580.65.06", "cuda": "13.0"}
 
 
 def test_a_record_gives_tables_and_pictures(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def test_code_generation_uses_the_inferred_signatures(monkeypatch):
 
     make_dispatcher(polynomial).compile((types.int16, types.uint64))
     assert len(inferred) == len(set(inferred))
-    assert {operator.mul, operator.sub} <= {function for function, _ in inferred}
+    # Other tests of the process may have stored signatures of float64, but not of int16.
+    assert (operator.mul, (types.int16, types.int16)) in inferred
 
 
 def test_a_function_accepts_another_implementation():
