@@ -41,7 +41,7 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
     if args.fused is True:
         raise ValueError(f'fused=True, but the fused kernels cannot be used: {shape}. Use fused="auto", or change that.')
     logger.info("PPO uses PyTorch operations: %s.", shape)
-    if not _has_capable_gpu(args):
+    if _reason_without_kernels(args):
         return PPO(args, context, network)
     from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, reason_not_supported
 
@@ -51,16 +51,19 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
     return PPO(args, context, network, FusedLoss(network, args, context.rows.mask is not None))
 
 
-def _has_capable_gpu(args: PPOArgs) -> bool:
-    return args.device.startswith("cuda") and torch.cuda.get_device_capability(args.device) >= MIN_COMPUTE_CAPABILITY
-
-
-def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> NetworkShape | str:
-    """Returns the shape of `network`, or the reason why the kernels cannot be used."""
+def _reason_without_kernels(args: PPOArgs) -> str:
+    """Returns why the device cannot run any of the kernels, or "" if it can."""
     if not args.device.startswith("cuda"):
         return f"the device is {args.device}, and the kernels need a GPU"
     if torch.cuda.get_device_capability(args.device) < MIN_COMPUTE_CAPABILITY:
         return "the kernels need compute capability {}.{}".format(*MIN_COMPUTE_CAPABILITY)
+    return ""
+
+
+def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> NetworkShape | str:
+    """Returns the shape of `network`, or the reason why the kernels cannot be used."""
+    if reason := _reason_without_kernels(args):
+        return reason
     if context.rows.action_mask is not None:
         return "the environment has an action mask, which the kernels do not apply"
     if context.critic_space is not None:
