@@ -90,11 +90,18 @@ def log_probs_and_values(net: Any, obs: Any) -> tuple[Any, Any]:
     if "convolution" not in net:
         return jax.nn.log_softmax(apply_mlp(net["actor"], obs)), apply_mlp(net["critic"], obs)[..., 0]
     weight, bias = net["convolution"]
-    images = obs.astype(jnp.float32)
+    images = obs.astype(weight.dtype)
     x = jax.nn.relu(jax.lax.conv_general_dilated(images, weight, (1, 1), "VALID", dimension_numbers=LAYOUT) + bias)
     x = jax.nn.relu(x.reshape(len(x), -1) @ net["hidden"][0] + net["hidden"][1])
     logits, value = (x @ net[name][0] + net[name][1] for name in ("policy", "value"))
-    return jax.nn.log_softmax(logits), value[..., 0]
+    return jax.nn.log_softmax(logits.astype(jnp.float32)), value[..., 0].astype(jnp.float32)
+
+
+def as_dtype(net: Any, dtype: str) -> Any:
+    """Returns the network `net` with weights of another `dtype`, in which its layers compute."""
+    import jax
+
+    return jax.tree.map(lambda x: x.astype(dtype), net)
 
 
 NETWORKS = {"CartPole-v1": make_cartpole_network, "Breakout-MinAtar": make_breakout_network}

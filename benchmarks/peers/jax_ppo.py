@@ -3,7 +3,7 @@
 The hyper-parameters are those that PureJaxRL publishes, except the size of the rollout: 4 epochs of 4 minibatches, gamma 0.99,
 lambda 0.95, clip 0.2 of ratios and of values, entropy coefficient 0.01, value coefficient 0.5, gradient norm 0.5, Adam with
 epsilon 1e-5 and a learning rate that decreases to 0; T = 32. `jax_networks.py` has the networks. Matrix products have JAX's
-default precision (TF32 on an H200). Images of a rollout are stored as uint8.
+default precision (TF32 on an H200), and with images also that of bfloat16. Images of a rollout are stored as uint8.
 
 The figures are the env steps per second of a training, and on CartPole the time until the mean over all environments of the
 last episode's return is 475, which is the time of the training times the share of its updates before that. Compilation does not
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ TARGET = 475.0  # mean return
 H200 = {"CartPole-v1": {4096: 26.4, 16_384: 52.9, 65_536: 80.7}, "Breakout-MinAtar": {}}
 """{environment: {E: M steps/s}} on one H200, jax 0.11.2."""
 SIZES = {"CartPole-v1": (4096, 16_384, 65_536), "Breakout-MinAtar": (4096,)}
+DTYPES = {"CartPole-v1": {"": "float32"}, "Breakout-MinAtar": {"": "float32", ".bf16": "bfloat16"}}
+"""{environment: {end of the name of a figure: dtype in which the networks compute}}."""
 FIGURES = {"CartPole-v1": "jax_ppo", "Breakout-MinAtar": "jax_ppo.breakout"}  # names of figures, before the number of envs
 
 
@@ -87,21 +90,25 @@ def estimate_advantage(carry: Any, step: Any) -> Any:
     return (advantage, step["value"]), advantage
 
 
-def update_minibatch(carry: Any, batch: Any) -> Any:
+def update_minibatch(carry: Any, batch: Any, dtype: str) -> Any:
     """Returns the carry after a gradient step, for a scan over minibatches.
 
     Args:
         carry: (networks, moments, number of gradient steps, learning rate).
         batch: a minibatch, {name: (N, ...)}.
+        dtype: in which the networks compute.
     """
     import jax
 
+    from benchmarks.peers.jax_networks import as_dtype
+
     net, moments, count, learning_rate = carry
-    net, moments = adam(net, moments, jax.grad(loss)(net, batch), count + 1, learning_rate)
+    gradient = jax.grad(lambda net: loss(as_dtype(net, dtype), batch))(net)
+    net, moments = adam(net, moments, gradient, count + 1, learning_rate)
     return (net, moments, count + 1, learning_rate), None
 
 
-def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float) -> Any:
+def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float, dtype: str = "float32") -> Any:
     """Returns the mean over all environments of the last episode's return after each update, (updates,).
 
     Args:
@@ -110,13 +117,14 @@ def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float
         num_envs: E.
         updates: how many iterations the training has.
         learning_rate: of the first iteration.
+        dtype: in which the networks compute.
     """
     import gymnax
     import jax
     import jax.numpy as jnp
 
     from benchmarks.peers.gymnax_step import images_as_uint8
-    from benchmarks.peers.jax_networks import NETWORKS, log_probs_and_values
+    from benchmarks.peers.jax_networks import NETWORKS, as_dtype, log_probs_and_values
 
     env, params = gymnax.make(name)
     key, network_key, reset_key = jax.random.split(key, 3)
@@ -141,13 +149,14 @@ def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float
     def update_epoch(carry: Any, key: Any, batch: Any) -> Any:
         order = jax.random.permutation(key, num_envs * T)
         minibatches = jax.tree.map(lambda x: x[order].reshape(MINIBATCHES, -1, *x.shape[1:]), batch)
-        return jax.lax.scan(update_minibatch, carry, minibatches)
+        return jax.lax.scan(partial(update_minibatch, dtype=dtype), carry, minibatches)
 
     def update(carry: Any, index: Any) -> Any:
         net, moments, count, key, *envs = carry
         key, rollout_key, epoch_key = jax.random.split(key, 3)
-        (_, *envs), steps = jax.lax.scan(env_step, (net, *envs), jax.random.split(rollout_key, T))
-        next_value = log_probs_and_values(net, envs[0])[1]
+        acting = as_dtype(net, dtype)
+        (_, *envs), steps = jax.lax.scan(env_step, (acting, *envs), jax.random.split(rollout_key, T))
+        next_value = log_probs_and_values(acting, envs[0])[1]
         _, advantage = jax.lax.scan(estimate_advantage, (jnp.zeros(num_envs), next_value), steps, reverse=True)
         batch = {**steps, "advantage": advantage, "target": advantage + steps["value"]}
         batch = {name: x.reshape(num_envs * T, *x.shape[2:]) for name, x in batch.items() if name not in ("reward", "done")}
@@ -160,7 +169,7 @@ def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float
     return jax.lax.scan(update, carry, jnp.arange(updates))[1]
 
 
-def time_training(name: str, num_envs: int, updates: int, learning_rate: float) -> tuple[Any, Timing]:
+def time_training(name: str, num_envs: int, updates: int, learning_rate: float, dtype: str = "float32") -> tuple[Any, Timing]:
     """Returns a training as a function of the key, and its time.
 
     Args:
@@ -168,10 +177,12 @@ def time_training(name: str, num_envs: int, updates: int, learning_rate: float) 
         num_envs: E.
         updates: how many iterations the training has.
         learning_rate: of the first iteration.
+        dtype: in which the networks compute.
     """
     import jax
 
-    training = jax.jit(partial(train, name=name, num_envs=num_envs, updates=updates, learning_rate=learning_rate))
+    settings = {"name": name, "num_envs": num_envs, "updates": updates, "learning_rate": learning_rate, "dtype": dtype}
+    training = jax.jit(partial(train, **settings))
     return training, wall_time(lambda: training(jax.random.key(0)), jax.block_until_ready, calls=1, repeats=3)
 
 
@@ -193,13 +204,15 @@ def main() -> None:
     import jax
 
     for env in arguments.envs:
-        for num_envs in arguments.sizes if arguments.sizes is not None else SIZES[env]:
-            with figures.continue_after_failure(f"{FIGURES[env]}.{num_envs}"):
-                training, timing = time_training(env, num_envs, arguments.updates, 2.5e-3)
+        sizes = arguments.sizes if arguments.sizes is not None else SIZES[env]
+        for num_envs, (suffix, dtype) in product(sizes, DTYPES[env].items()):
+            name = f"{FIGURES[env]}.{num_envs}{suffix}"
+            with figures.continue_after_failure(name):
+                training, timing = time_training(env, num_envs, arguments.updates, 2.5e-3, dtype)
                 rate = num_envs * T * arguments.updates / timing.median
                 details = {"T": T, "ms_per_update": timing.median / arguments.updates / 1e3, "spread": timing.spread}
                 details["last_return"] = float(training(jax.random.key(0))[-1])
-                figures.add_peer(f"{FIGURES[env]}.{num_envs}", rate, "M steps/s", H200[env].get(num_envs), **details)
+                figures.add_peer(name, rate, "M steps/s", None if suffix else H200[env].get(num_envs), **details)
     for learning_rate in arguments.rates if "CartPole-v1" in arguments.envs else ():
         training, timing = time_training("CartPole-v1", arguments.solve, arguments.solve_updates, learning_rate)
         for seed in arguments.seeds:

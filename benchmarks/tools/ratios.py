@@ -54,10 +54,9 @@ def list_comparisons() -> Iterator[Comparison]:
         ours, theirs = f"multi_agent_step.SimpleSpread-v0.{num_envs}", "peers.jaxmarl.simple_spread"
         yield Comparison(f"SimpleSpread-v0.{num_envs}.jaxmarl", ours, f"{theirs}.*.{num_envs}")
         yield Comparison(f"SimpleSpread-v0.{num_envs}.jaxmarl.outputs", ours, f"{theirs}.st[eo]*.{num_envs}")
-    for precision in ("", ".bf16"):
-        yield Comparison(
-            f"ppo.breakout.4096{precision}.jax_ppo", f"learners.ppo.breakout.4096{precision}", "peers.jax_ppo.breakout.4096"
-        )
+    for precision, theirs in (("", ""), (".bf16", ""), (".bf16", ".bf16")):
+        name, ours = f"ppo.breakout.4096{precision}.jax_ppo{theirs}", f"learners.ppo.breakout.4096{precision}"
+        yield Comparison(name, ours, f"peers.jax_ppo.breakout.4096{theirs}")
     for num_envs in (4096, 16_384, 65_536):
         for peer in ("jax_ppo", "torch_ppo"):
             yield Comparison(f"ppo.{num_envs}.{peer}", f"learners.ppo.{num_envs}*", f"peers.{peer}.{num_envs}")
