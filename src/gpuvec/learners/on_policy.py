@@ -219,9 +219,7 @@ class OnPolicy(Policy):
         gradient = torch.autograd.grad(loss, list(self.parameters.values()))
         for p, g in zip(self.parameters.values(), gradient, strict=True):
             p.grad = g
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.args.max_grad_norm)
-        self.optimizer.step()
-        return norm
+        return self.optimizer.step(self.args.max_grad_norm)
 
     def finish_update(self) -> None:
         """Updates the normaliser, and checks that metrics and parameters are finite; called at the end of `improve`."""

@@ -7,6 +7,7 @@ step. This class calls the same fused operation on a state that is allocated in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import cast
 
 import torch
@@ -47,25 +48,33 @@ class Adam:
         self._groups = list(by_dtype.values())
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Updates all parameters from their gradients.
+    def step(self, max_norm: float | None = None) -> Tensor:
+        """Updates all parameters from their gradients, and returns the norm of all gradients together, ().
+
+        Args:
+            max_norm: a larger norm is clipped to it: the gradients are scaled, in place. None for no clipping.
 
         Raises:
             ValueError: a parameter has no gradient.
         """
-        for group in self._groups:
-            if any(p.grad is None for p in group):
-                raise ValueError("a parameter has no gradient; Adam steps all of them together.")
-            steps = [self.state[p]["step"] for p in group]
-            torch._foreach_add_(steps, 1)
-            pieces = [piece for p in group for piece in self._pieces(p)]
-            parameters, gradients, first, second, piece_steps = (list(tensors) for tensors in zip(*pieces, strict=True))
+        if any(p.grad is None for p in self.state):
+            raise ValueError("a parameter has no gradient; Adam steps all of them together.")
+        groups = [
+            [list(tensors) for tensors in zip(*chain.from_iterable(map(self._pieces, group)), strict=True)]
+            for group in self._groups
+        ]
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([g for group in groups for g in group[1]])))
+        scale = None if max_norm is None else (norm / max_norm).clamp(min=1.0)  # a divisor
+        steps = [state["step"] for state in self.state.values()]
+        torch._foreach_add_(steps, 1)
+        for parameters, gradients, first, second, piece_steps in groups:
             torch._fused_adam_(
                 parameters, gradients, first, second, [], piece_steps, lr=self.learning_rate, beta1=BETAS[0], beta2=BETAS[1],
-                weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False, grad_scale=None, found_inf=self.found_inf,
+                weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False, grad_scale=scale, found_inf=self.found_inf,
             )  # fmt: skip
-            if self.found_inf is not None:
-                torch._foreach_sub_(steps, [self.found_inf] * len(steps))
+        if self.found_inf is not None:
+            torch._foreach_sub_(steps, [self.found_inf] * len(steps))
+        return norm
 
     def _pieces(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yields views of a parameter, its gradient and its moments, each with the step."""
