@@ -44,6 +44,7 @@ using std::isfinite, std::min, std::max;
 struct Index { unsigned x, y, z; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
+struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -199,7 +200,7 @@ def emulate(kernel: CudaSource, folder: Path, concurrent: bool = False) -> Calla
         pytest.skip("the emulation of kernels needs g++, which is not installed")
     for header in kernel.file.parent.glob("*.cuh"):
         (folder / header.name).write_text(_for_cpu(header.read_text()))
-    source = re.sub(r"(?<!extern )__shared__ (\w+) ([^;]+);", _declare_shared, _for_cpu(kernel.source))
+    source = re.sub(r"(?<!extern )__shared__ (?:__align__\(16\) )?(\w+) ([^;]+);", _declare_shared, _for_cpu(kernel.source))
     launch_function = LAUNCH_FUNCTION.replace("KERNEL", kernel.name).replace("CONCURRENT", str(concurrent).lower())
     file, library_file = folder / f"{kernel.name}.cpp", folder / f"{kernel.name}.so"
     file.write_text(HOST_DEFINITIONS + source + launch_function)

@@ -76,7 +76,7 @@ class ConvolutionReLU(LinearReLU):
         # A product, since its gradient sums in a fixed order; the gradient of an index would use atomic additions.
         matrix = self.weight.view(filters * channels, -1) @ cast(Tensor, self.taps)
         matrix = matrix.view(filters, channels, places, height * width).transpose(1, 2).reshape(filters * places, -1)
-        return pad_rows(matrix.to(dtype), 0.0), self.bias.to(dtype).repeat_interleave(places)
+        return pad_rows(matrix.to(dtype)), self.bias.to(dtype).repeat_interleave(places)
 
 
 def find_taps(height: int, width: int) -> Tensor:

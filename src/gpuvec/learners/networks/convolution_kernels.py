@@ -18,12 +18,13 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
 from gpuvec.learners.networks.convolution import KERNEL_SIZE
 
-FILTERS = 16  # of a layer, as convolve.cu has them
+FILTERS = 16  # of a layer, as image_tiles.cuh has them
+MAX_CHANNELS = 16  # the weights, or their gradient, are in registers
 MIN_COMPUTE_CAPABILITY = (8, 0)  # of products of TF32 numbers
-THREADS, MAX_IMAGES = 128, 8  # of a block
-GRADIENT_BLOCKS_PER_MULTIPROCESSOR = 4
-# Of the images of a block. A block has at most 48 KiB of memory without dynamic allocation, and the gradient has sums in it.
-MAX_SHARED_BYTES = 24 * 1024
+MAX_WARPS = {"convolve": 4, "convolution_gradient": 8}  # of a block; each has an image
+MAX_SHARED_BYTES = 48 * 1024  # of a block, without dynamic allocation
+MAX_BLOCKS = {"convolve": 12, "convolution_gradient": 2}  # of a multiprocessor; a block of the gradient has a partial sum
+GROUP_PLACES = 32  # of the filter, as image_tiles.cuh has them
 PIXEL_TYPES = {torch.uint8: "unsigned char", torch.float32: "float"}
 MEMBERS = {
     "images": "const {pixel}*", "weight": "const float*", "bias": "const float*", "out": "void*", "out_gradient": "const void*",
@@ -45,15 +46,26 @@ class ConvolutionShape(NamedTuple):
         return (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)
 
     @property
+    def groups(self) -> int:
+        """Groups of places that a warp processes one after the other."""
+        return -(-self.places // GROUP_PLACES)
+
+    @property
     def taps(self) -> int:
         """Weights of a filter."""
         return self.image_shape[0] * KERNEL_SIZE**2
 
     @property
-    def images_per_block(self) -> int:
-        """Images in the shared memory of a block; 0 if they are too large."""
+    def warp_bytes(self) -> int:
+        """Shared memory of a warp: an image, with the strides of image_tiles.cuh, or its part of the gradient."""
         channels, height, width = self.image_shape
-        return min(MAX_IMAGES, MAX_SHARED_BYTES // (4 * channels * height * width))
+        row_stride = (width + 7) // 32 * 32 + 24
+        channel_stride = (height * row_stride + 23) // 32 * 32 + 8
+        return 4 * max(channels * channel_stride, FILTERS * (self.taps + 1))
+
+    def warps(self, kernel: str) -> int:
+        """Returns the number of warps of a block of the `kernel`; 0 if an image does not fit into shared memory."""
+        return min(MAX_WARPS[kernel], MAX_SHARED_BYTES // self.warp_bytes)
 
 
 def convolution_kernels(shape: ConvolutionShape) -> dict[str, CudaSource]:
@@ -62,13 +74,15 @@ def convolution_kernels(shape: ConvolutionShape) -> dict[str, CudaSource]:
     pixel = PIXEL_TYPES[shape.pixel_dtype]
     constants: dict[str, int | str] = {
         "CHANNELS": channels, "HEIGHT": height, "WIDTH": width, "PIXEL": pixel,
-        "IS_BF16": int(shape.dtype == torch.bfloat16), "IMAGES": shape.images_per_block, "THREADS": THREADS,
+        "IS_BF16": int(shape.dtype == torch.bfloat16),
     }  # fmt: skip
     members = tuple((name, kind.format(pixel=pixel)) for name, kind in MEMBERS.items())
-    return {
-        name: CudaSource(Path(__file__).with_name(f"{name}.cu"), name, members, tuple(constants.items()), THREADS)
-        for name in ("convolve", "convolution_gradient")
-    }
+    kernels = {}
+    for name in MAX_WARPS:
+        threads = 32 * shape.warps(name)
+        names = members, (*constants.items(), ("THREADS", threads))
+        kernels[name] = CudaSource(Path(__file__).with_name(f"{name}.cu"), name, *names, threads)
+    return kernels
 
 
 def is_supported(shape: ConvolutionShape, filters: int, device: torch.device) -> bool:
@@ -76,8 +90,9 @@ def is_supported(shape: ConvolutionShape, filters: int, device: torch.device) ->
     return (
         device.type == "cuda"
         and filters == FILTERS
-        and shape.images_per_block > 0
+        and shape.image_shape[0] <= MAX_CHANNELS
         and shape.pixel_dtype in PIXEL_TYPES
+        and shape.warp_bytes <= MAX_SHARED_BYTES
         and torch.cuda.get_device_capability(device) >= MIN_COMPUTE_CAPABILITY
     )
 
@@ -87,6 +102,12 @@ def _launchers(shape: ConvolutionShape, device: torch.device) -> dict[str, Any]:
     """The launchers of the kernels, which are loaded once for a device."""
     gpu = parse_device(str(device))
     return {name: make_tensor_launcher(kernel, gpu) for name, kernel in convolution_kernels(shape).items()}
+
+
+def _num_blocks(shape: ConvolutionShape, kernel: str, rows: int, device: torch.device) -> int:
+    """The number of blocks of a launch."""
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, min(-(-rows // shape.warps(kernel)), MAX_BLOCKS[kernel] * multiprocessors))
 
 
 class ConvolveReLU(torch.autograd.Function):
@@ -107,11 +128,10 @@ class ConvolveReLU(torch.autograd.Function):
         images = images.contiguous()
         rows, channels, height, width = images.shape
         shape = ConvolutionShape((channels, height, width), images.dtype, dtype)
-        tiles = -(-shape.places // 8)
         out = torch.empty(rows, FILTERS * shape.places, dtype=dtype, device=images.device)
-        is_positive = torch.empty(rows, tiles, 4, dtype=torch.int32, device=images.device)  # a bit for each result
+        is_positive = torch.empty(rows, shape.groups, 32, dtype=torch.int16, device=images.device)  # a bit for each result
         _launchers(shape, images.device)["convolve"](
-            max(1, -(-rows // shape.images_per_block)), images=images, weight=weight.contiguous(), bias=bias, out=out,
+            _num_blocks(shape, "convolve", rows, images.device), images=images, weight=weight.contiguous(), bias=bias, out=out,
             is_positive=is_positive, num_images=rows, scale=scale,
         )  # fmt: skip
         ctx.save_for_backward(images, is_positive)
@@ -129,10 +149,8 @@ class ConvolveReLU(torch.autograd.Function):
         """
         images, is_positive = ctx.saved_tensors
         shape, rows, device = ctx.shape, len(images), images.device
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        blocks = min(max(1, -(-rows // shape.images_per_block)), GRADIENT_BLOCKS_PER_MULTIPROCESSOR * multiprocessors)
-        columns = (shape.taps + 8) // 8 * 8  # the taps, the bias, and a rest that is not used
-        partial_gradients = torch.empty(blocks, FILTERS, columns, device=device)
+        blocks = _num_blocks(shape, "convolution_gradient", rows, device)
+        partial_gradients = torch.empty(blocks, FILTERS, shape.taps + 1, device=device)
         _launchers(shape, device)["convolution_gradient"](
             blocks, images=images, out_gradient=out_gradient.contiguous(), is_positive=is_positive,
             partial_gradients=partial_gradients, num_images=rows, scale=ctx.scale,

@@ -16,6 +16,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.functional import pad
 
+from gpuvec.learners.networks.bias_gradient import bias_gradient
+
 # Bytes. Tensor cores are twice as fast on rows whose size is a multiple of it.
 ALIGNMENT = 16
 # For rows of at most so many features padding costs more time than tensor cores save.
@@ -35,7 +37,10 @@ class Linear(nn.Linear):
 
         Other leading dimensions are kept.
         """
-        return functional.linear(input, *self.parameters_as(input.dtype))
+        weight, bias = self.parameters_as(input.dtype)
+        if input.is_cuda and not torch.compiler.is_compiling():
+            return cast(Tensor, _Linear.apply(input, weight, bias, False))  # type: ignore[no-untyped-call]  # of torch's
+        return functional.linear(input, weight, bias)
 
     def reset_parameters(self) -> None:
         """Leaves the parameters uninitialised. `torch.nn.utils.skip_init` does the same, and imports sympy."""
@@ -77,42 +82,38 @@ class LinearReLU(Linear):
 
         Other leading dimensions are kept.
         """
-        return cast(Tensor, _LinearReLU.apply(input, *self.parameters_as(input.dtype)))  # type: ignore[no-untyped-call]  # of torch's
+        return cast(Tensor, _Linear.apply(input, *self.parameters_as(input.dtype), True))  # type: ignore[no-untyped-call]  # of torch's
 
     def _round_parameters(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         weight, bias = super()._round_parameters(dtype)
-        return pad_rows(weight, 0.0), bias
+        return pad_rows(weight), bias
 
 
-class _LinearReLU(torch.autograd.Function):
-    """The product with its ReLU, which torch has, and its gradient, which torch does not have.
-
-    Rows of x are padded by ones to the width of `weight`, which is padded by zeros. In the gradient of the weights a column of
-    the padding is therefore the sum over rows, which is the gradient of the bias.
-    """
+class _Linear(torch.autograd.Function):
+    """The product of x, padded to the width of `weight`, with its ReLU if it has one, and its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        rows = pad_rows(x.reshape(-1, x.shape[-1]), 1.0)
-        out = torch._addmm_activation(bias, rows, weight.t())
-        ctx.save_for_backward(rows, weight, out)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, has_relu: bool) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        if weight.shape[1] > rows.shape[1]:
+            rows = pad_rows(rows)
+        product = torch._addmm_activation if has_relu else torch.addmm
+        out: Tensor = product(bias, rows, weight.t())
+        ctx.save_for_backward(rows, weight, out if has_relu else None)
         ctx.shape = x.shape
         return out.view(*x.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, out_gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, out_gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         rows, weight, out = ctx.saved_tensors
         inputs = ctx.shape[-1]
-        gradient = torch.ops.aten.threshold_backward(out_gradient.reshape(out.shape), out, 0)
+        gradient, sums = bias_gradient(out_gradient.reshape(-1, len(weight)), out)
         x_gradient = (gradient @ weight)[:, :inputs].reshape(ctx.shape) if ctx.needs_input_grad[0] else None
-        weight_gradient = gradient.t() @ rows
-        is_padded = rows.shape[1] > inputs
-        bias_gradient = weight_gradient[:, inputs].contiguous() if is_padded else gradient.sum(0)
-        return x_gradient, weight_gradient, bias_gradient
+        return x_gradient, gradient.t() @ rows, sums, None
 
 
-def pad_rows(rows: Tensor, value: float) -> Tensor:
-    """Returns `rows`, (R, features), padded by `value` to a multiple of 16 bytes; rows of few features are not padded."""
+def pad_rows(rows: Tensor) -> Tensor:
+    """Returns `rows`, (R, features), padded by zeros to a multiple of 16 bytes; rows of few features are not padded."""
     missing = -rows.shape[-1] % (ALIGNMENT // rows.element_size())
-    return pad(rows, (0, missing), value=value) if missing and rows.shape[-1] > MAX_UNPADDED_FEATURES else rows
+    return pad(rows, (0, missing)) if missing and rows.shape[-1] > MAX_UNPADDED_FEATURES else rows

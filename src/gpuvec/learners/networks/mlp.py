@@ -183,23 +183,24 @@ class SharedMLP(nn.Module):
         """
         head = self.head(self.trunk(obs.to(self.dtype)))
         policy, value = _SplitHead.apply(head, self.outputs)  # type: ignore[no-untyped-call]  # of torch's
-        return policy.float(), value.float()
+        return policy, value
 
 
 class _SplitHead(torch.autograd.Function):
-    """The views head[..., :n] and head[..., n], with one gradient of `head`.
+    """head[..., :n] and head[..., n] in float32, with one gradient of `head`.
 
     The gradient of two slices by torch is the sum of two tensors of the size of `head`, which it fills with zeros.
     """
 
     @staticmethod
     def forward(ctx: Any, head: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        ctx.shape, ctx.n = head.shape, n
+        ctx.shape, ctx.dtype, ctx.n = head.shape, head.dtype, n
+        head = head.float()
         return head[..., :n], head[..., n]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, policy_gradient: Tensor, value_gradient: Tensor) -> tuple[Tensor, None]:
-        gradient, n = policy_gradient.new_empty(ctx.shape), ctx.n
+        gradient, n = policy_gradient.new_empty(ctx.shape, dtype=ctx.dtype), ctx.n
         gradient[..., :n], gradient[..., n], gradient[..., n + 1 :] = policy_gradient, value_gradient, 0.0
         return gradient, None

@@ -1,0 +1,54 @@
+"""The kernel of the gradient of a bias, emulated on a CPU and compared with torch's operations."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.cuda_emulator import emulate
+
+from gpuvec.engine.backends.cuda.nvrtc import compile_cuda_source
+from gpuvec.learners.networks.bias_gradient import MIN_COMPUTE_CAPABILITY, bias_gradient, bias_gradient_kernel
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("has_relu", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "threads"),
+    [
+        pytest.param(67, 8, torch.bfloat16, 32, id="a vector a row"),
+        pytest.param(50, 24, torch.bfloat16, 64, id="threads without a column"),
+        pytest.param(5, 128, torch.float32, 128, id="less rows than threads"),
+    ],
+)
+def test_kernel_equals_torch(rows, columns, dtype, threads, has_relu, tmp_path) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    out_gradient = torch.randn(rows, columns, generator=generator).to(dtype)
+    out = torch.randn(rows, columns, generator=generator).relu().to(dtype) if has_relu else None
+    if has_relu:
+        out[0, 0] = torch.nan  # its gradient passes
+    expected = torch.ops.aten.threshold_backward(out_gradient, out, 0) if has_relu else out_gradient
+    expected_sums = expected.double().sum(0)
+    on_cpu = bias_gradient(out_gradient, out)
+    assert torch.equal(on_cpu[0], expected)
+    assert torch.equal(on_cpu[1], expected.sum(0))
+
+    kernel = emulate(bias_gradient_kernel(columns, dtype, has_relu, threads), tmp_path)
+    gradient, sums, blocks = torch.full_like(out_gradient, 7.0), torch.full((columns,), 7.0, dtype=dtype), 3
+    block_sums, num_finished_blocks = torch.full((blocks, columns), 7.0), torch.zeros((), dtype=torch.int32)
+    for _ in range(2):  # the counter is 0 again after a launch
+        kernel(
+            (blocks,), out_gradient=out_gradient, out=out if has_relu else 0, gradient=gradient, bias_gradient=sums,
+            block_sums=block_sums, num_finished_blocks=num_finished_blocks, num_rows=rows,
+        )  # fmt: skip
+    if has_relu:
+        assert torch.equal(gradient, expected)
+    torch.testing.assert_close(sums.double(), expected_sums, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("columns", "dtype"), [(128, torch.bfloat16), (1024, torch.float32)])
+def test_kernel_compiles(columns, dtype) -> None:
+    for has_relu in (True, False):
+        assert compile_cuda_source(bias_gradient_kernel(columns, dtype, has_relu), MIN_COMPUTE_CAPABILITY).code
