@@ -13,7 +13,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -251,7 +251,7 @@ def parse_arguments(description: str | None, curves_file: Path) -> Namespace:
     """
     parser = make_parser(description)
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--devices", nargs="+", default=["auto"], metavar="NAME", help="trainings are distributed over them")
     parser.add_argument("--only", default="", metavar="TEXT", help="goals whose <environment>.<algorithm> contains the text")
     parser.add_argument("--to", type=Path, default=curves_file, metavar="FILE", help="the CSV file of the curves")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="trainings at the same time")
@@ -268,7 +268,8 @@ def run_trainings(figures: Figures, goals: Sequence[Goal], arguments: Namespace)
     """
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
     goals = [goal for goal in goals if arguments.only in f"{goal.task}.{goal.algorithm}"]
-    tasks = [(goal, seed, arguments.device) for goal in goals for seed in arguments.seeds]
+    trainings = [(goal, seed) for goal in goals for seed in arguments.seeds]
+    tasks = [(*training, device) for training, device in zip(trainings, cycle(arguments.devices), strict=False)]
     with arguments.to.open("w", newline="") as file, get_context("spawn").Pool(arguments.parallel) as pool:
         curves = csv.writer(file)
         curves.writerow(("env", "algorithm", "seed", "steps", "seconds", "return"))
