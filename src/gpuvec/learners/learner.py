@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -29,6 +30,7 @@ from gpuvec.learners.environments import ENV_METRICS, TrainingEnv, critic_space_
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
+from gpuvec.learners.stage_times import StageTimer, stage_clock, stage_name
 
 PolicyFactory = Callable[[PolicyContext], Policy]
 
@@ -66,6 +68,7 @@ class Learner:
             policy.begin()
         self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if ALL in self.policies else None
         self._graphs: dict[Stage, Stage] | None = None
+        self.stage_timer = StageTimer(stage_clock(args.device))
 
     def _zero_actions(self, space: gym.Space[Any]) -> Tensor:
         dtype = torch.float32 if space.dtype is not None and space.dtype.kind == "f" else torch.int64
@@ -132,8 +135,12 @@ class Learner:
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # Inductor's report of an optimisation
-            stages = [*self._all_stages(), *([self._whole_iteration] if self._single_graph else [])]
+            stages = [*self._all_stages(), *([self._whole_iteration] if self.single_graph else [])]
             self._graphs = {stage: capture(stage, self.args.device, generators, kernel_version) for stage in stages}
+        if self.single_graph:
+            # No event can be between the stages of one graph, so their own graphs are timed before the state is restored.
+            timed_stages = [(stage_name(stage), self._captured(stage)) for stage in self._all_stages()]
+            self.stage_timer.measure(timed_stages, partial(torch.cuda.synchronize, self.args.device))
         self.load_state_dict(saved)
 
     @property
@@ -148,7 +155,7 @@ class Learner:
         return [self.collect, *(stage for policy in self.policies.values() for stage in policy.stages)]
 
     @property
-    def _single_graph(self) -> bool:
+    def single_graph(self) -> bool:
         """Whether each iteration runs all stages, so that one graph holds them."""
         return len(self.policies) == 1 and all(policy.single_graph for policy in self.policies.values())
 
@@ -158,14 +165,15 @@ class Learner:
 
     def iterate(self) -> None:
         """Runs one iteration, on a GPU asynchronously."""
-        if self._single_graph:
+        if self.single_graph:
             self.policy.begin_update(self.iteration)
             self._captured(self._whole_iteration)()
         else:
-            self._captured(self.collect)()
+            self.stage_timer.begin()
+            self.stage_timer.run(stage_name(self.collect), self._captured(self.collect))
             for policy in self.policies.values():
                 for stage in policy.begin_update(self.iteration):
-                    self._captured(stage)()
+                    self.stage_timer.run(stage_name(stage), self._captured(stage))
         self.iteration += 1
 
     def _make_report(self) -> Tensor:
