@@ -1,4 +1,4 @@
-"""Shows the metrics of a training, as a live table on a terminal and as lines elsewhere, and what a command waits for."""
+"""Shows the metrics of a training, as a dashboard on a terminal and as lines elsewhere, and what a command waits for."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-COLUMNS = ("return", "length", "entropy", "approx_kl", "clip_fraction", "explained_variance", "value_loss", "grad_norm")
-ENV_METRICS = "metrics/"  # the beginning of the names of an environment's own metrics
+from gpuvec.cli.dashboard import Dashboard
+from gpuvec.cli.metric_names import ENV_METRICS, role_and_name
+
+LINE_METRICS = ("return", "length", "entropy", "approx_kl", "clip_fraction")  # of the policy, in a line
 NUM_ENV_METRICS = 4  # of these in a line, which has no room for more
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_UNTIL_SHOWN = 1.0  # shorter waits are not shown
@@ -78,10 +80,12 @@ class Progress:
     Args:
         title: the line above the metrics.
         num_iterations: the number of iterations of the whole training.
+        may_end_early: whether the training may end before, at a target return.
     """
 
-    def __init__(self, title: str, num_iterations: int) -> None:
+    def __init__(self, title: str, num_iterations: int, may_end_early: bool = False) -> None:
         self._title, self._num_iterations, self._last_print_time = title, num_iterations, -math.inf
+        self._dashboard = Dashboard(title, num_iterations, may_end_early)
         self._metrics: dict[str, float] = {}
         self._live: Any = None
         self._waiting: Waiting | None = None
@@ -105,21 +109,29 @@ class Progress:
         self._stop_waiting()
         self._waiting = Waiting(text) if text else None
 
-    def update(self, metrics: dict[str, float]) -> None:
+    def update(
+        self,
+        metrics: dict[str, float],
+        stage_seconds: Mapping[str, float] | None = None,
+        stages_in_one_graph: bool = False,
+    ) -> None:
         """Shows the metrics of an iteration.
 
         Args:
             metrics: {name: value}. Where a value is nan, such as the return if no episode ended, the previous one stays.
+            stage_seconds: {stage: seconds}, whose shares a terminal shows; None if they are not known.
+            stages_in_one_graph: whether one CUDA graph has all stages, so that these times are from before the training.
         """
         self._stop_waiting()
-        self._metrics |= {name: value for name, value in metrics.items() if math.isfinite(value)}
         if sys.stdout.isatty():
+            self._dashboard.update(metrics, stage_seconds or {}, stages_in_one_graph)
             if self._live is None:
                 from rich.live import Live
 
-                self._live = Live(refresh_per_second=4, get_renderable=self._table)
+                self._live = Live(refresh_per_second=4, get_renderable=lambda: self._dashboard)
                 self._live.start()
             return
+        self._metrics |= {name: value for name, value in metrics.items() if math.isfinite(value)}
         now = time.perf_counter()
         is_last = metrics["iteration"] >= self._num_iterations
         if is_last or now - self._last_print_time >= SECONDS_BETWEEN_LINES:
@@ -134,30 +146,8 @@ class Progress:
     def _line(self) -> str:
         m = self._metrics
         head = f"{m['iteration']:>5.0f}/{self._num_iterations}  {m['steps']:>12,.0f} steps  {m['steps_per_second']:>12,.0f}/s"
-        names = [*COLUMNS[:5], *self._env_metrics()[:NUM_ENV_METRICS]]
-        return "  ".join([head, *(f"{_title(name)} {m[name]:.4g}" for name in names if name in m)])
-
-    def _env_metrics(self) -> list[str]:
-        """The names of the environment's own metrics that have values."""
-        return [name for name in self._metrics if name.startswith(ENV_METRICS)]
-
-    def _table(self) -> Any:
-        from rich.table import Table
-
-        table = Table("", "", title=self._title, show_header=False, min_width=len(self._title) + 4)
-        table.columns[1].justify = "right"
-        m = self._metrics
-        if m:
-            table.add_row("iteration", f"{m['iteration']:.0f} of {self._num_iterations}")
-            table.add_row("env steps", f"{m['steps']:,.0f}")
-            table.add_row("env steps/s", f"{m['steps_per_second']:,.0f}")
-            table.add_row("time", f"{m['seconds']:.1f} s")
-        for name in (*COLUMNS, *self._env_metrics()):
-            if name in m:
-                table.add_row(_title(name).replace("_", " "), f"{m[name]:.4g}")
-        return table
-
-
-def _title(name: str) -> str:
-    """Returns the title of a metric: its name, without "metrics/" for one of the environment's own."""
-    return name.removeprefix(ENV_METRICS)
+        env_metrics = [name for name in m if role_and_name(name)[0] == ENV_METRICS]
+        of_policy = [name for name in LINE_METRICS if name in m]
+        of_roles = [name for name in m if role_and_name(name)[1] == "return" and name not in (*env_metrics, "return")]
+        names = [*of_policy, *of_roles, *env_metrics[:NUM_ENV_METRICS]]
+        return "  ".join([head, *(f"{name.removeprefix(f'{ENV_METRICS}/')} {m[name]:.4g}" for name in names)])

@@ -51,7 +51,7 @@ class RunRecorder:
         if self.run is None:
             self.run = self._open_run()
         self.run.log(metrics)
-        progress.update(metrics)
+        progress.update(metrics, learner.stage_timer.seconds(), learner.single_graph)
         if metrics["iteration"] < learner.iteration:
             return
         if self.is_checkpoint_due(learner.iteration):
@@ -100,7 +100,10 @@ def run_training(
     title = f"{names} on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
     with closing(RunRecorder(open_run, checkpoint_every)) as recorder:
         try:
-            with deferred_signals() as recorder.received_signal, Progress(title, args.iterations) as progress:
+            with (
+                deferred_signals() as recorder.received_signal,
+                Progress(title, args.iterations, may_end_early=args.target_return is not None) as progress,
+            ):
                 result = train_policies(
                     policies,
                     partial(recorder.record, progress),
