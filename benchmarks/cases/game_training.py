@@ -96,7 +96,7 @@ def score_hunt(networks: Mapping[str, Any], match: Match) -> Score:
 GOALS = (
     Goal("Breakout-v0", "ppo", 30.0),
     Goal("SimpleSpread-v0", "ppo", -12.0),
-    Goal("SimpleSpeakerListener-v0", "ppo", -12.0),
+    Goal("SimpleSpeakerListener-v0", "ppo", -9.0),
     Goal("ConnectFour-v0", "ppo", 0.9, score_against_random, num_scores=20),
     Goal("Predators-v0", "ppo", 9.0, score_hunt, num_scores=10),  # random wolves: 7.0
     Goal("RICE-N-v0", "ppo", 6.1),

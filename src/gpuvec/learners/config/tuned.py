@@ -74,10 +74,11 @@ TUNED_SETTINGS = {
     ("gpuvec/TagGridWorld-v0", "ppo"): TunedSettings(
         TAG, cpu={"num_envs": 32, "num_iterations": 64}, gpu={"num_envs": 256, "num_iterations": 40}
     ),
+    # On a GPU: a policy that keeps the ball in play, but in a loop past the last bricks, has to explore to find them.
     ("gpuvec/Breakout-v0", "ppo"): TunedSettings(
-        {"hidden": (128,), "activation": "relu", "num_minibatches": 8},
-        cpu={"num_envs": 64, "num_steps": 64, "num_iterations": 128},
-        gpu={"num_envs": 1024, "num_iterations": 306},
+        {"hidden": (128,), "activation": "relu"},
+        cpu={"num_envs": 64, "num_steps": 64, "num_minibatches": 8, "num_iterations": 128},
+        gpu={"num_envs": 1024, "num_minibatches": 32, "num_iterations": 306, "ent_coef": 0.02},
     ),
     ("gpuvec/SimpleSpread-v0", "ppo"): TunedSettings(
         {"num_steps": 25, "num_minibatches": 8, "hidden": (128, 128), "activation": "relu", "gamma": 0.9, "gae_lambda": 0.9,
@@ -85,10 +86,13 @@ TUNED_SETTINGS = {
         cpu={"num_iterations": 300},
         gpu={"num_envs": 512, "num_iterations": 600},
     ),
-    # Each role has a policy. The speaker learns only from what the listener does, so that both need an entropy bonus.
+    # Each role has a policy. The speaker learns only from what the listener does, so that both need an entropy bonus. Unless
+    # its observations are normalised they differ little, so do its words, and the listener learns to ignore them.
     ("gpuvec/SimpleSpeakerListener-v0", "ppo"): TunedSettings(
-        {"num_envs": 256, "num_steps": 25, "num_minibatches": 8, "hidden": (128, 128), "activation": "relu", "gamma": 0.9,
-         "gae_lambda": 0.9, "learning_rate": 1e-3, "ent_coef": 0.01, "num_iterations": 300}
+        {"num_steps": 25, "num_minibatches": 8, "hidden": (128, 128), "activation": "relu", "gamma": 0.9, "gae_lambda": 0.9,
+         "learning_rate": 1e-3, "ent_coef": 0.01, "normalize": True, "num_iterations": 300},
+        cpu={"num_envs": 256},
+        gpu={"num_envs": 1024},
     ),
     ("gpuvec/ConnectFour-v0", "ppo"): TunedSettings(
         SELF_PLAY, cpu={"num_envs": 256, "num_iterations": 100}, gpu={"num_envs": 1024, "num_iterations": 200}
