@@ -280,7 +280,7 @@ def test_help_does_not_import_large_packages() -> None:
     code = (
         "import sys\nfrom gpuvec.cli import main\n"
         "try:\n    main(['train', '--help'])\nexcept SystemExit as stop:\n    assert not stop.code\n"
-        "large = {'torch', 'numba', 'cupy', 'rich'} & sys.modules.keys()\nassert not large, large\n"
+        "large = {'torch', 'numba', 'cupy', 'rich', 'matplotlib', 'plotly'} & sys.modules.keys()\nassert not large, large\n"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
@@ -339,7 +339,10 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert not exit_info.value.code
     printed = capsys.readouterr().out
-    assert all(command in printed for command in ("train", "eval", "runs", "envs", "check", "new-env", "doctor", "bench"))
+    assert all(
+        command in printed
+        for command in ("train", "eval", "runs", "plot", "compare", "envs", "check", "new-env", "doctor", "bench")
+    )
 
 
 def test_progress_keeps_the_last_value_of_a_missing_metric(capsys: pytest.CaptureFixture[str]) -> None:

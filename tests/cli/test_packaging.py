@@ -40,7 +40,10 @@ def test_importing_gpuvec_imports_no_large_package() -> None:
     modules = json.loads(output.stdout)
     packages = {name.partition(".")[0] for name in modules}
     assert "gymnasium" in packages
-    assert not {"numba", "llvmlite", "cupy", "torch", "jax", "PIL", "tyro", "rich", "tensorboard"} & packages
+    assert (
+        not {"numba", "llvmlite", "cupy", "torch", "jax", "PIL", "tyro", "rich", "tensorboard", "matplotlib", "plotly"}
+        & packages
+    )
     ours = {name.split(".")[1] for name in modules if name.startswith("gpuvec.")}
     assert not {"cli", "doctor", "engine", "episode", "learners", "testing", "vector"} & ours, "these import a compiler"
 

@@ -52,10 +52,12 @@ def run_command(arguments: Sequence[str] | None) -> int:
 
     from gpuvec.cli.bench_command import bench
     from gpuvec.cli.check_command import check
+    from gpuvec.cli.compare_command import compare
     from gpuvec.cli.doctor_command import doctor
     from gpuvec.cli.envs_command import envs
     from gpuvec.cli.eval_command import evaluate
     from gpuvec.cli.new_env_command import new_env
+    from gpuvec.cli.plot_command import plot
     from gpuvec.cli.runs_command import runs
     from gpuvec.cli.train_command import resume, train
     from gpuvec.cli.train_defaults import tuned_settings
@@ -67,6 +69,8 @@ def run_command(arguments: Sequence[str] | None) -> int:
         "resume": resume,
         "eval": evaluate,
         "runs": runs,
+        "plot": plot,
+        "compare": compare,
         "envs": envs,
         "check": check,
         "new-env": new_env,

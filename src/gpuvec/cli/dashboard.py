@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gpuvec.cli.metric_names import ENV_METRICS, PROGRESS_METRICS, role_and_name
 from gpuvec.cli.sparkline import Curve
+from gpuvec.learners.metric_names import ENV_METRICS, PROGRESS_METRICS, is_of_policy, role_and_name
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -53,9 +53,8 @@ class Dashboard:
             self._metrics |= finite
             self._times.append((metrics["iteration"], metrics["seconds"]))
             for name, value in finite.items():
-                role, metric = role_and_name(name)
-                if metric == "return" and role != ENV_METRICS:
-                    self._returns.setdefault(role, Curve()).add(value)
+                if is_of_policy(name, "return"):
+                    self._returns.setdefault(role_and_name(name)[0], Curve()).add(value)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Draws the frame; rich calls it."""
@@ -130,7 +129,7 @@ class Dashboard:
         columns: dict[str, dict[str, float]] = {}
         for name, value in self._metrics.items():
             role, metric = role_and_name(name)
-            if name not in PROGRESS_METRICS and (metric != "return" or role == ENV_METRICS):
+            if name not in PROGRESS_METRICS and not is_of_policy(name, "return"):
                 columns.setdefault(role, {})[metric] = value
         of_env = {ENV_METRICS: columns.pop(ENV_METRICS)} if ENV_METRICS in columns else {}
         for heading, group in (("policy", columns), ("environment", of_env)):

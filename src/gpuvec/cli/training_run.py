@@ -15,6 +15,7 @@ from gpuvec.cli.progress import Progress, waiting
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import algorithm_name
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.metric_names import ENV_METRICS
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
@@ -138,7 +139,6 @@ def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes
         run: the run folder.
         episodes: the number of episodes.
     """
-    from gpuvec.learners.environments import ENV_METRICS
     from gpuvec.learners.evaluation.evaluate import run_episodes
     from gpuvec.learners.evaluation.players import policies_by_role
     from gpuvec.learners.seeds import EVALUATION, stream_seed

@@ -20,9 +20,6 @@ from gpuvec.vector.spaces import space_of_one_agent
 # Arguments of `make_vec` that change the environment, while others change only its execution.
 ENV_ARGUMENTS = {"max_episode_steps", "per_env"}
 
-ENV_METRICS = "metrics"
-"""The first part of the names that an environment's own metrics have among those of a training, "metrics/grass"."""
-
 
 class TrainingEnv(Protocol):
     """A `VectorEnv` in SAME_STEP mode with torch output, or a wrapper around one."""

@@ -26,7 +26,8 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.readout import Readout
-from gpuvec.learners.environments import ENV_METRICS, TrainingEnv, critic_space_of_agent, map_roles, spaces_of_agent
+from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, map_roles, spaces_of_agent
+from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT

@@ -59,13 +59,12 @@ def summarize_run(run: RunFolder) -> RunSummary:
     """
     settings, result = (read_record(run, name) for name in (SETTINGS, RESULT))
     metrics = last_metrics(run)
-    parts = run.path.name.split("__")  # <env>__<algorithm>__<seed>__<time>
     iteration = finite_number(metrics, "iteration")
     state = "running" if run.is_locked() else "complete" if result else "stopped" if settings else "damaged"
     return RunSummary(
         path=run.path,
-        env=str(settings.get("env", parts[0]))[:80],
-        algorithm=parts[1] if len(parts) > 2 else "?",
+        env=str(settings.get("env", run.path.name.split("__")[0]))[:80],
+        algorithm=algorithm_in_name(run.path),
         seed=str(settings.get("seed", "?"))[:20],
         iteration=0 if math.isnan(iteration) else int(iteration),
         num_iterations=total_iterations(settings),
@@ -73,6 +72,16 @@ def summarize_run(run: RunFolder) -> RunSummary:
         modification_time=run.modification_time(METRICS if METRICS in run.file_names() else SETTINGS),
         state=state,
     )
+
+
+def algorithm_in_name(path: Path) -> str:
+    """The algorithm in the name of a run folder, <env>__<algorithm>__<seed>__<time>; "?" if the name has another form.
+
+    Args:
+        path: the path of the folder.
+    """
+    parts = path.name.split("__")
+    return parts[1] if len(parts) > 2 else "?"
 
 
 def total_iterations(settings: dict[str, Any]) -> int:

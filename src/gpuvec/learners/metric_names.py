@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-ENV_METRICS = "metrics"  # as in gpuvec.learners.environments, which imports Numba
+ENV_METRICS = "metrics"
+"""The first part of the names that an environment's own metrics have among those of a training, "metrics/grass"."""
 PROGRESS_METRICS = ("iteration", "steps", "seconds", "steps_per_second", "gpu_memory")
 """The metrics of a training that belong to no policy and to no environment."""
 
@@ -18,3 +19,14 @@ def role_and_name(name: str) -> tuple[str, str]:
     """
     role, _, metric = name.rpartition("/")
     return role, metric
+
+
+def is_of_policy(name: str, metric: str) -> bool:
+    """Whether `name` is a metric of a policy, of all agents or of a role: `metric`, or `metric` after a role.
+
+    Args:
+        name: the name in metrics.jsonl.
+        metric: the name of the metric without a role.
+    """
+    role, own_name = role_and_name(name)
+    return own_name == metric and role != ENV_METRICS

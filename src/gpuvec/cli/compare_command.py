@@ -1,0 +1,148 @@
+"""The command `gpuvec compare`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import gymnasium as gym
+import tyro
+
+from gpuvec.cli.output_file import require_writable, write_file
+from gpuvec.cli.plot_command import print_messages
+from gpuvec.cli.runs_command import printable
+from gpuvec.cli.text_table import print_table
+
+if TYPE_CHECKING:
+    from gpuvec.learners.runs.comparison import Comparison
+    from gpuvec.learners.runs.seed_statistics import Estimate
+
+CSV_COLUMNS = (
+    "environment", "algorithm", "seeds", "metric", "final", "final_low", "final_high", "evaluated", "evaluated_low",
+    "evaluated_high", "steps_min", "steps_max", "steps_per_second", "threshold", "steps_to_threshold", "seeds_at_threshold",
+    "settings",
+)  # fmt: skip
+
+
+def compare(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("runs"),),
+    metric: str = "return",
+    csv: Path | None = None,
+    force: bool = False,
+) -> int:
+    """Compare training runs in a table.
+
+    A row is a group of runs with equal environment, algorithm and settings but other seeds. The final value is that of the last
+    tenth of the steps. For three seeds and more it is the interquartile mean with its 95 % bootstrap interval, for fewer the
+    mean. The evaluated return is that at the end of the training.
+
+    Args:
+        runs: run folders, or folders that contain run folders.
+        metric: the metric, such as return, entropy or metrics/grass. For several policies, return has a row for each role.
+        csv: a file to which the table is written too, with all digits.
+        force: replace a file that exists.
+    """
+    if csv is not None:
+        require_writable(csv, force)
+
+    import gpuvec  # noqa: F401  # registers the bundled environments
+    from gpuvec.learners.runs.comparison import compare_groups
+    from gpuvec.learners.runs.groups import group_runs
+    from gpuvec.learners.runs.history import read_histories
+
+    histories, messages = read_histories(runs, metric)
+    groups, left_out = group_runs(histories)
+    print_messages([*messages, *left_out])
+    if not groups:
+        raise ValueError("there is nothing to compare: none of the runs can be read.")
+    comparisons = compare_groups(groups, reward_threshold)
+    heading = ("environment", "algorithm", "seeds", "metric", "final", "evaluated", "env steps", "env steps/s")
+    print_table([(*heading, "steps to threshold", "settings"), *map(table_row, comparisons)])
+    if csv is not None:
+        write_file(csv, csv_text(comparisons).encode(), force)
+    return 0
+
+
+def reward_threshold(env_id: str) -> float:
+    """The reward threshold of an environment, nan if it has none or is not registered.
+
+    The id is from a file, so the module in front of an id is not imported.
+
+    Args:
+        env_id: the id of the environment, "module:id" or "id".
+    """
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    return math.nan if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
+
+
+def table_row(row: Comparison) -> tuple[str, ...]:
+    """Returns the cells of a row.
+
+    Args:
+        row: the numbers of a group.
+    """
+    first, last = (f"{steps:,.0f}" for steps in row.steps)
+    return (
+        *(printable(text) for text in (row.env, row.algorithm, str(row.num_seeds), row.metric)),
+        estimate_text(row.final),
+        estimate_text(row.evaluated),
+        first if first == last else f"{first} to {last}",
+        f"{row.steps_per_second:,.0f}",
+        threshold_text(row),
+        printable(row.settings),
+    )
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """Returns a number with its interval, such as "480.2 [470.1, 495]"; "-" if there is none.
+
+    Args:
+        estimate: the number.
+    """
+    if math.isnan(estimate.value):
+        return "-"
+    interval = "" if math.isnan(estimate.low) else f" [{estimate.low:.4g}, {estimate.high:.4g}]"
+    return f"{estimate.value:.4g}{interval}"
+
+
+def threshold_text(row: Comparison) -> str:
+    """Returns the steps to the reward threshold, with the number of seeds if not all reached it.
+
+    Args:
+        row: the numbers of a group.
+    """
+    if math.isnan(row.threshold):
+        return "-"
+    if not row.seeds_at_threshold:
+        return f"{row.threshold:g} not reached"
+    seeds = "" if row.seeds_at_threshold == row.num_seeds else f" ({row.seeds_at_threshold} of {row.num_seeds} seeds)"
+    return f"{row.steps_to_threshold:,.0f}{seeds}"
+
+
+def csv_text(rows: Sequence[Comparison]) -> str:
+    """Returns the table as CSV with all digits, and empty cells where there is no number.
+
+    Args:
+        rows: the numbers of the groups.
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for row in rows:
+        numbers = (*row.final, *row.evaluated, *row.steps, row.steps_per_second, row.threshold, row.steps_to_threshold)
+        cells = ["" if math.isnan(number) else repr(number) for number in numbers]
+        writer.writerow(
+            [_csv_cell(row.env), _csv_cell(row.algorithm), row.num_seeds, _csv_cell(row.metric), *cells,
+             row.seeds_at_threshold, _csv_cell(row.settings)]
+        )  # fmt: skip
+    return file.getvalue()
+
+
+def _csv_cell(text: str) -> str:
+    """Returns text from a file so that no spreadsheet takes it for a formula."""
+    text = printable(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

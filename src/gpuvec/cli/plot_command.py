@@ -1,0 +1,87 @@
+"""The command `gpuvec plot`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from gpuvec.cli.output_file import require_writable, write_file
+from gpuvec.cli.runs_command import printable
+
+DEFAULT_PNG = Path("learning_curves.png")
+
+
+def plot(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("runs"),),
+    metric: str = "return",
+    x: Literal["steps", "seconds"] = "steps",
+    png: Path | None = None,
+    html: Path | None = None,
+    force: bool = False,
+) -> int:
+    """Draw the learning curves of training runs.
+
+    Runs with equal environment, algorithm and settings but other seeds are one curve: their mean, with a 95 % t interval for
+    three seeds and more, and from the lowest to the highest for two. Each environment and each role has its own panel.
+
+    Args:
+        runs: run folders, or folders that contain run folders.
+        metric: the metric, such as return, entropy or metrics/grass. For several policies, return has a panel for each role,
+            and wolves/return that of one.
+        x: the horizontal axis: steps of the environments, or seconds of training.
+        png: the picture to write. By default it is learning_curves.png, if there is no --html.
+        html: an interactive page to write, which needs no network. It needs the extra `plotly`.
+        force: replace files that exist.
+    """
+    if png is None and html is None:
+        png = DEFAULT_PNG
+    for path in filter(None, (png, html)):
+        require_writable(path, force)
+
+    from gpuvec.learners.runs.curves import make_panels
+    from gpuvec.learners.runs.groups import group_runs
+    from gpuvec.learners.runs.history import read_histories
+
+    histories, messages = read_histories(runs, metric)
+    groups, left_out = group_runs(histories)
+    panels, notes = make_panels(groups, x)
+    print_messages([*messages, *left_out, *notes])
+    if not panels:
+        raise ValueError("there is no curve to draw: none of the runs has a number that can be shown.")
+    if png is not None:
+        from gpuvec.cli.curves_png import draw_png
+
+        write_file(png, draw_png(panels, x), force)
+    if html is not None:
+        from gpuvec.cli.curves_html import draw_html
+
+        write_file(html, draw_html(panels, x).encode(), force)
+    num_curves = sum(len(panel.lines) for panel in panels)
+    num_runs = sum(len(group.runs) for group in groups)
+    names = " and ".join(str(path) for path in (png, html) if path is not None)
+    print(f"wrote      {names}: {count(num_curves, 'curve')} of {count(num_runs, 'run')}")
+    return 0
+
+
+def print_messages(messages: Iterable[str]) -> None:
+    """Prints each message once, on standard error.
+
+    Args:
+        messages: the messages, which may contain text from files.
+    """
+    for message in dict.fromkeys(messages):
+        print(f"gpuvec: {printable(message)}", file=sys.stderr)
+
+
+def count(number: int, noun: str) -> str:
+    """Returns a number with its noun, such as "1 run" or "2 runs".
+
+    Args:
+        number: the number.
+        noun: the noun in the singular.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,172 @@
+"""The metrics of run folders over the training, for plots and comparisons. This module does not import torch.
+
+The files may be incomplete, because a training writes them at this moment, or damaged: what can be read is returned, with
+notes about the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.errors import CheckpointError
+from gpuvec.learners.metric_names import PROGRESS_METRICS, is_of_policy
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, RESULT, SETTINGS, parse_json
+from gpuvec.learners.runs.summary import algorithm_in_name, finite_number, read_record
+
+FloatArray = NDArray[np.float64]
+
+
+class RunHistory(NamedTuple):
+    """The settings and the metrics of a run."""
+
+    path: Path
+    env: str
+    algorithm: str
+    seed: str
+    settings: dict[str, Any]
+    columns: dict[str, FloatArray]
+    """{name: (N,), one number for each iteration}, nan where there is none; "steps" ascends."""
+    selected: tuple[str, ...]
+    """The names of the columns of the metric: one, or one for each role."""
+    evaluated_return: float
+    """The mean return of the evaluation at the end; nan if there was none."""
+    notes: tuple[str, ...]
+    """What of the files was left out."""
+
+
+def read_histories(paths: Iterable[Path], metric: str) -> tuple[list[RunHistory], list[str]]:
+    """Reads the histories of runs; those that cannot be read are left out.
+
+    Args:
+        paths: run folders, or folders that contain run folders.
+        metric: as in `read_history`.
+
+    Returns:
+        The histories, and messages about what was left out.
+    """
+    histories, messages = [], []
+    # The same folder may be named twice, such as by `runs runs/first`.
+    unique_paths = {path.resolve(): path for folder in paths for path in run_paths(folder)}
+    for path in unique_paths.values():
+        try:
+            with RunFolder(path) as run:
+                history = read_history(run, metric)
+        except (OSError, ValueError) as error:
+            messages.append(f"{error} It is left out.")
+            continue
+        histories.append(history)
+        messages += history.notes
+    return histories, messages
+
+
+def run_paths(folder: Path) -> list[Path]:
+    """Returns the run folders that a path names: those in a folder that is none itself, or else the path.
+
+    Args:
+        folder: the path.
+    """
+    if not folder.is_dir() or (folder / SETTINGS).is_file():
+        return [folder]
+    return sorted(path for path in folder.iterdir() if (path / SETTINGS).is_file()) or [folder]
+
+
+def read_history(run: RunFolder, metric: str) -> RunHistory:
+    """Reads the settings and one metric of a run.
+
+    Args:
+        run: the run folder.
+        metric: the name of a metric. "return" is that of the policy, or of each role, such as "wolves/return"; a whole name,
+            such as "wolves/return" or "metrics/grass", is that metric alone.
+
+    Raises:
+        CheckpointError: the files are missing or damaged, or have no metrics yet.
+        ValueError: there is no such metric.
+    """
+    if SETTINGS not in run.file_names():
+        raise CheckpointError(f"{run.path} is not a run folder: it has no {SETTINGS}.")
+    settings = read_record(run, SETTINGS)
+    if not settings:
+        raise CheckpointError(f"{run.path / SETTINGS} is damaged: it is not a JSON object of settings.")
+    try:
+        file = run.open(METRICS)
+    except FileNotFoundError:
+        raise CheckpointError(f"{run.path} has no {METRICS}: there are no metrics yet.") from None
+    with file:
+        reader = _MetricReader(metric)
+        reader.read(file)
+    if not reader.num_rows:
+        state = "every line is damaged" if reader.num_damaged else "there are no metrics yet"
+        raise CheckpointError(f"{run.path / METRICS} has no complete line: {state}.")
+    selected = tuple(name for name in reader.columns if reader.is_selected(name))
+    if not selected:
+        names = ", ".join(sorted(reader.names)[:40])
+        raise ValueError(f"{run.path} has no metric {metric!r}; it has {names}.")
+    return RunHistory(
+        path=run.path,
+        env=str(settings.get("env", "?"))[:80],
+        algorithm=algorithm_in_name(run.path),
+        seed=str(settings.get("seed", "?"))[:20],
+        settings=settings,
+        columns={name: np.array(values, np.float64) for name, values in reader.columns.items()},
+        selected=selected,
+        evaluated_return=finite_number(read_record(run, RESULT), "mean_return"),
+        notes=tuple(_notes(run, reader)),
+    )
+
+
+def _notes(run: RunFolder, reader: _MetricReader) -> Iterable[str]:
+    """Describes what of metrics.jsonl was left out."""
+    if reader.num_damaged:
+        lines = "line is" if reader.num_damaged == 1 else "lines are"
+        yield f"{run.path / METRICS}: {reader.num_damaged} damaged {lines} left out."
+    # While a training writes a line, its beginning may be on disk.
+    if reader.is_truncated and not run.is_locked():
+        yield f"{run.path / METRICS} is truncated: its last line is incomplete, and left out."
+
+
+class _MetricReader:
+    """Collects the columns of a metric, of the return and of the progress from the lines of metrics.jsonl."""
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self.columns: dict[str, list[float]] = {name: [] for name in PROGRESS_METRICS}
+        self.names: set[str] = set()
+        self.num_rows = self.num_damaged = 0
+        self.is_truncated = False
+
+    def is_selected(self, name: str) -> bool:
+        """Whether `name` is the metric, or that of a role."""
+        return name == self._metric or is_of_policy(name, self._metric)
+
+    def read(self, file: IO[bytes]) -> None:
+        """Reads all lines of a file."""
+        last_steps = 0.0
+        while line := file.readline(MAX_RECORD_BYTES):
+            if not line.endswith(b"\n"):
+                self.is_truncated = True
+                if len(line) == MAX_RECORD_BYTES:  # no line is as long, so this is another file
+                    self.num_damaged += 1
+                return
+            row = parse_json(line)
+            steps = finite_number(row, "steps") if isinstance(row, dict) else math.nan
+            if not steps > last_steps:
+                self.num_damaged += 1
+                continue
+            last_steps = steps
+            self._add(row)
+
+    def _add(self, row: dict[str, Any]) -> None:
+        self.names.update(row)
+        for name in row:
+            if name not in self.columns and (self.is_selected(name) or name == "return"):
+                self.columns[name] = [math.nan] * self.num_rows
+        for name, values in self.columns.items():
+            values.append(finite_number(row, name))
+        self.num_rows += 1
