@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import cupy
 import gymnasium
 import numpy as np
+from sanitizer_learners import run_learner_kernels  # in the folder of this script
 
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.errors import ActionError
@@ -200,59 +201,6 @@ def run_multi_agent_case(case: str) -> None:
             env.set_reset_pool({k: np.random.default_rng(0).integers(0, 10, (3, env.num_agents)) for k in ("x", "y")})
         run_episodes(env, 12)
         print("checked", case, mode, options, flush=True)
-
-
-def tensor(array: Any) -> Any:
-    """A tensor on the GPU with a copy of an array."""
-    import torch
-
-    return torch.tensor(array, device="cuda:0")
-
-
-def draw_actions(rows: int, rng: np.random.Generator) -> list[Any]:
-    """The outputs of all kernels of the sampler: one and several heads, a mask, and all normal distributions."""
-    from gpuvec.learners.sampling.sampler import Sampler
-
-    sampler, iteration = Sampler("cuda:0", 0), tensor(np.int64(3))
-    action_mask = rng.random((rows, 5)) < 0.5
-    action_mask[:, [0, 3]] = True  # at least one action of each head
-    logits, mask = tensor(rng.normal(size=(rows, 5)).astype("float32")), tensor(action_mask)
-    mean, log_std = (tensor(rng.normal(size=(rows, 3)).astype("float32")) for _ in range(2))
-    low, high = (tensor(np.full(3, bound, "float32")) for bound in (-1.0, 1.0))
-    episode_start, noise = tensor(rng.random(rows) < 0.5), tensor(np.zeros((rows, 3), "float32"))
-    return [
-        *sampler.categorical(logits, iteration, 0, (3, 2), mask=mask),
-        *sampler.categorical(logits, iteration, 1, temperature=0.5),
-        *sampler.categorical(logits, iteration, 2, greedy=True),
-        *sampler.gaussian(mean, log_std, iteration, 3),
-        *sampler.gaussian(mean, low, iteration, 4, squashed=True),
-        *sampler.gaussian(mean, low, iteration, 5, greedy=True),
-        *(sampler.ornstein_uhlenbeck(mean, noise, episode_start, low, high, iteration, step, sigma=0.2) for step in (6, 7)),
-    ]
-
-
-def estimate(rows: int, rng: np.random.Generator) -> list[Any]:
-    """Advantages and discounted returns of 1, 16 and 37 steps; a thread reads 16 at once."""
-    from gpuvec.learners.estimators.advantage import AdvantageEstimator
-    from gpuvec.learners.estimators.reward_scaling import RewardScaler
-
-    advantage, scale = AdvantageEstimator("cuda:0", 0.99, 0.95), RewardScaler(rows, 0.99, "cuda:0")
-    outputs: list[Any] = []
-    for steps in (1, 16, 37):
-        reward, final = (tensor(rng.normal(size=(steps, rows)).astype("float32")) for _ in range(2))
-        value = tensor(rng.normal(size=(steps + 1, rows)).astype("float32"))
-        episode_end, terminated = (rng.random((steps, rows)) < probability for probability in (0.2, 0.5))
-        outputs += advantage(reward, value, final, tensor(episode_end & terminated), tensor(episode_end))
-        outputs.append(scale(reward, tensor(episode_end)))
-    return outputs
-
-
-def run_learner_kernels(name: str) -> None:
-    """Runs kernels of the learners, on less than one block of rows and on several."""
-    for rows in (5, 300):
-        for output in {"draws": draw_actions, "estimates": estimate}[name](rows, np.random.default_rng(rows)):
-            assert np.isfinite(output.cpu().numpy()).all()
-        print("checked", name, rows, flush=True)
 
 
 def train_fused(name: str) -> None:

@@ -1,0 +1,149 @@
+"""Runs the kernels of the learners that no environment launches, for `sanitizer_target.py`.
+
+Letters: R rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+IMAGES = ((4, 10, 10), (1, 6, 5))  # (C, H, W)
+
+
+def tensor(array: Any) -> Any:
+    """A tensor on the GPU with a copy of an array."""
+    import torch
+
+    return torch.tensor(array, device="cuda:0")
+
+
+def draw_actions(rows: int, rng: np.random.Generator) -> list[Any]:
+    """The outputs of all kernels of the sampler: one and several heads, a mask, and all normal distributions."""
+    from gpuvec.learners.sampling.sampler import Sampler
+
+    sampler, iteration = Sampler("cuda:0", 0), tensor(np.int64(3))
+    action_mask = rng.random((rows, 5)) < 0.5
+    action_mask[:, [0, 3]] = True  # at least one action of each head
+    logits, mask = tensor(rng.normal(size=(rows, 5)).astype("float32")), tensor(action_mask)
+    mean, log_std = (tensor(rng.normal(size=(rows, 3)).astype("float32")) for _ in range(2))
+    low, high = (tensor(np.full(3, bound, "float32")) for bound in (-1.0, 1.0))
+    episode_start, noise = tensor(rng.random(rows) < 0.5), tensor(np.zeros((rows, 3), "float32"))
+    return [
+        *sampler.categorical(logits, iteration, 0, (3, 2), mask=mask),
+        *sampler.categorical(logits, iteration, 1, temperature=0.5),
+        *sampler.categorical(logits, iteration, 2, greedy=True),
+        *sampler.gaussian(mean, log_std, iteration, 3),
+        *sampler.gaussian(mean, low, iteration, 4, squashed=True),
+        *sampler.gaussian(mean, low, iteration, 5, greedy=True),
+        *(sampler.ornstein_uhlenbeck(mean, noise, episode_start, low, high, iteration, step, sigma=0.2) for step in (6, 7)),
+    ]
+
+
+def estimate(rows: int, rng: np.random.Generator) -> list[Any]:
+    """Advantages and discounted returns of 1, 16 and 37 steps; a thread reads 16 at once."""
+    from gpuvec.learners.estimators.advantage import AdvantageEstimator
+    from gpuvec.learners.estimators.reward_scaling import RewardScaler
+
+    advantage, scale = AdvantageEstimator("cuda:0", 0.99, 0.95), RewardScaler(rows, 0.99, "cuda:0")
+    outputs: list[Any] = []
+    for steps in (1, 16, 37):
+        reward, final = (tensor(rng.normal(size=(steps, rows)).astype("float32")) for _ in range(2))
+        value = tensor(rng.normal(size=(steps + 1, rows)).astype("float32"))
+        episode_end, terminated = (rng.random((steps, rows)) < probability for probability in (0.2, 0.5))
+        outputs += advantage(reward, value, final, tensor(episode_end & terminated), tensor(episode_end))
+        outputs.append(scale(reward, tensor(episode_end)))
+    return outputs
+
+
+def convolve(rows: int, rng: np.random.Generator) -> list[Any]:
+    """Convolutions and their gradients, of R images and of so many small ones that a warp has several."""
+    import torch
+
+    from gpuvec.learners.networks.convolution import ConvolutionReLU
+
+    outputs: list[Any] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for (channels, height, width), count in zip(IMAGES, (rows, 23 * rows + 1), strict=True):
+            numbers = rng.integers(0, 256, (count, channels, height, width), np.uint8)
+            for images, divisor in ((numbers, 255.0), ((numbers / 255).astype("float32"), 1.0)):
+                layer = ConvolutionReLU((channels, height, width), 16, dtype, divisor).to("cuda:0")
+                for parameter in layer.parameters():
+                    parameter.data.copy_(tensor(rng.normal(size=parameter.shape).astype("float32")))
+                out = layer(tensor(images))
+                assert out.grad_fn.name() == "ConvolveReLUBackward", "these images must be convolved by our kernels"
+                out.backward(tensor(rng.normal(size=out.shape).astype("float32")).to(dtype))
+                outputs += [out, layer.weight.grad, layer.bias.grad]
+    return outputs
+
+
+def sum_bias_gradients(rows: int, rng: np.random.Generator) -> list[Any]:
+    """Gradients of biases with and without a ReLU, of R rows and of so many that a block has several groups of them."""
+    import torch
+
+    from gpuvec.learners.networks.bias_gradient import bias_gradient
+
+    outputs: list[Any] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for count in (rows, 31 * rows + 1):
+            out_gradient, out = (tensor(rng.normal(size=(count, 64)).astype("float32")).to(dtype) for _ in range(2))
+            outputs += [*bias_gradient(out_gradient), *bias_gradient(out_gradient, out.relu_())]
+    return outputs
+
+
+def make_outputs_body() -> Any:
+    """A body whose outputs are its observations: logits, and behind them the value."""
+    from torch import nn
+
+    class Outputs(nn.Module):
+        def policy(self, obs: Any) -> Any:
+            return obs[..., :-1]
+
+        def value(self, obs: Any) -> Any:
+            return obs[..., -1]
+
+    return Outputs()
+
+
+def compute_losses(rows: int, rng: np.random.Generator) -> list[Any]:
+    """PPO's loss and its gradient, of R samples and of so many that a warp has several: one and several heads, with a mask."""
+    import torch
+    from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+    from gpuvec.learners.buffers.rollout_buffer import Samples
+    from gpuvec.learners.config.ppo_config import PPOArgs
+    from gpuvec.learners.fused_ppo.fused_loss import FusedLoss
+    from gpuvec.learners.networks.actor_critic import ActorCritic
+
+    args, ent_coef, outputs = PPOArgs(device="cuda:0").resolved("cuda:0"), tensor(np.float32(0.01)), list[Any]()
+    for space, heads in ((Discrete(9), [9]), (MultiDiscrete([3, 5, 2]), [3, 5, 2])):
+        network = ActorCritic(Box(-1, 1, (sum(heads) + 1,)), space, make_outputs_body()).to("cuda:0")
+        for has_mask in (False, True):
+            loss = FusedLoss(network, args, has_mask)
+            for count in (rows, 61 * rows + 1):
+                obs = tensor(rng.normal(size=(count, sum(heads) + 1)).astype("float32")).requires_grad_()
+                action = tensor(rng.integers(0, heads, (count, len(heads))))
+                floats = (tensor(rng.normal(size=count).astype("float32")) for _ in range(4))  # log_prob to target
+                mask = tensor(rng.random(count) < 0.6) if has_mask else None
+                samples = Samples(obs, action if len(heads) > 1 else action.squeeze(-1), *floats, mask)
+                value, metrics = loss(network, samples, args, ent_coef)
+                outputs += [value, metrics, *torch.autograd.grad(value, obs)]
+    return outputs
+
+
+LEARNER_KERNELS = {
+    "draws": draw_actions,
+    "estimates": estimate,
+    "convolutions": convolve,
+    "biases": sum_bias_gradients,
+    "losses": compute_losses,
+}
+
+
+def run_learner_kernels(name: str) -> None:
+    """Runs kernels of the learners, on less than one block of rows and on several."""
+    for rows in (5, 300):
+        for output in LEARNER_KERNELS[name](rows, np.random.default_rng(rows)):
+            assert np.isfinite(output.detach().float().cpu().numpy()).all()
+        print("checked", name, rows, flush=True)
