@@ -6,8 +6,6 @@ A wrong target is one whose environment has a wrong line, as a second implementa
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import itertools
 import json
 import re
 import subprocess
@@ -21,6 +19,8 @@ pytest.importorskip("tyro")
 
 from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.env_sources import DRIFT, RING
+from tests.support.wrong_targets import CPU_OPTIONS
+from tests.support.wrong_targets import comparison_with as job
 
 from gpuvec import MultiAgentEnv
 from gpuvec.cli import main
@@ -28,44 +28,7 @@ from gpuvec.errors import DeviceError
 from gpuvec.registration import load_env
 from gpuvec.testing.target_check import target_comparison, target_process, targets
 from gpuvec.testing.target_check.differences import differences, differs_in_bits, exceeds_tolerance
-from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
-
-CPU_OPTIONS = {"device": "cpu", "output": "numpy"}
-# After ten steps the age is 1.0000001.
-ENDS_BY_AGE = DRIFT.replace("turns >= p.horizon", "age >= 1.0")
-NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def module_folder(tmp_path_factory):
-    """A folder from which modules that tests write can be imported."""
-    place = tmp_path_factory.mktemp("modules")
-    sys.path.insert(0, str(place))
-    yield place
-    sys.path.remove(str(place))
-
-
-@pytest.fixture
-def write_module(module_folder):
-    """A function that writes source with `old` replaced by `new` to a module and returns the name of the module."""
-
-    def write(source, old="", new=""):
-        assert not old or source.count(old) == 1
-        name = f"backend_{next(NUMBERS)}"
-        (module_folder / f"{name}.py").write_text(source.replace(old, new) if old else source)
-        importlib.invalidate_caches()
-        return name
-
-    return write
-
-
-def job(right, wrong, **options):
-    """Returns a job that compares the environment of module `right` with that of module `wrong` as the wrong target."""
-    options = {**CPU_OPTIONS, "env": f"{wrong}:ENV", **options}
-    return ComparisonJob(
-        f"{right}:tests/{right}-v0", "wrong", options, {}, 3, episodes=2, max_episode_steps=8, modes=("NextStep",)
-    )
-
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport, compare
 
 NUMBER = r"-?\d[\d.e-]*"
 
@@ -112,29 +75,10 @@ def test_equal_targets_agree_in_every_mode(write_module):
     """Each run has two episodes of five steps; in two modes the reset of the second is an additional call."""
     name = write_module(DRIFT)
     result = compare(job(name, name)._replace(modes=target_comparison.AUTORESET_MODES))
-    assert result == (3 * ((1 + 5 + 1 + 5) + (1 + 5 + 5) + (1 + 5 + 1 + 5)), True, 0, "", "")
+    assert result == ComparisonReport(num_results=3 * ((1 + 5 + 1 + 5) + (1 + 5 + 5) + (1 + 5 + 1 + 5)))
 
 
-class TestRounding:
-    @pytest.mark.slow
-    def test_rare_threshold_differences_by_rounding_are_accepted(self, write_module, monkeypatch):
-        """An episode ends at the age of 1.0000001; with an age that is smaller by two roundings it continues."""
-        rounded = job(write_module(ENDS_BY_AGE), write_module(ENDS_BY_AGE, "s.age + 0.1", "s.age + 0.1 - 2e-7"))._replace(
-            max_episode_steps=30
-        )
-        result = compare(rounded)
-        assert result.difference.startswith("6 of 66 results differ on a threshold, too often for rounding; the first: ")
-        assert "NextStep, in step 10: environment 0, terminated is True on cpu and False on wrong" in result.difference
-        monkeypatch.setattr(target_comparison, "MAX_THRESHOLD_SHARE", 0.1)
-        assert compare(rounded)._replace(num_results=0) == (0, False, 6, "", "")
-
-    @pytest.mark.slow
-    def test_another_bound_is_reported(self, write_module, monkeypatch):
-        monkeypatch.setattr(target_comparison, "MAX_THRESHOLD_SHARE", 1.0)
-        right, wrong = (write_module(DRIFT, "turns >= p.horizon", f"x > {bound}") for bound in (0.5, 0.6))
-        result = compare(job(right, wrong)._replace(num_envs=50))
-        assert re.match(r"NextStep, in step \d: environment \d+, terminated is True on cpu and False on", result.difference)
-
+class TestTolerances:
     def test_tolerances_and_types(self):
         one = np.float32([1.0, 100.0, 0.0, np.nan, np.inf, np.inf, 0.5])
         other = np.float32([1.000009, 100.0009, 9e-6, np.nan, np.inf, 3.0, 0.50002])
@@ -153,13 +97,42 @@ class TestProcesses:
         comparison_job = ComparisonJob(
             f"{name}:tests/{name}-v0", sim.name, sim.options, sim.variables, 2, 1, 2, modes=("SameStep",)
         )
-        assert target_process.compare_in_processes(comparison_job) == (6, True, 0, "", "")
+        assert target_process.compare_in_processes(comparison_job) == ComparisonReport(num_results=6)
 
     def test_a_process_that_aborts_is_reported(self, write_module):
         name = write_module(DRIFT)
         dying = write_module("import os, sys\nprint('no such address', file=sys.stderr, flush=True)\nos.abort()\n")
         result = target_process.compare_in_processes(job(name, dying))
-        assert result.difference == "the process of the target ended with signal SIGABRT\nno such address"
+        place = "NextStep, before the first reset"
+        assert result.difference == f"{place}: the process of the target ended with signal SIGABRT\nno such address"
+
+    def test_a_call_that_does_not_return_is_reported(self, write_module):
+        right, endless = (
+            write_module(DRIFT),
+            write_module(DRIFT, "    v = 0.9", "    while s.turns == 2:\n        push = 0.0\n    v = 0.9"),
+        )
+        result = target_process.compare_in_processes(job(right, endless)._replace(time_limit=0.5))
+        limit = "a call on cpu or on wrong does not return within 0.5 s of CPU time"
+        assert result.difference == f"NextStep, in step 3: {limit}; if it is only slow, raise --time-limit"
+
+    def test_modes_that_are_not_compared_in_time_are_reported(self, write_module, monkeypatch):
+        """The clock of the test ends the time in the second mode, after its second episode and before the third ends."""
+        name = write_module(DRIFT)
+        in_time = job(name, name)._replace(modes=target_comparison.AUTORESET_MODES, episodes=3, compare_seconds=10.0)
+        first_mode, second_mode = 3 * (1 + 5 + 1 + 5 + 1 + 5), 3 * (1 + 5 + 5)
+        calls = []
+        monkeypatch.setattr(
+            target_comparison.time, "monotonic", lambda: float(len(calls) >= (first_mode + second_mode) // 3) * 10.0
+        )
+        result = compare(in_time, lambda place, is_first: calls.append(place) if "before" not in place else None)
+        assert result == ComparisonReport(
+            num_results=first_mode + second_mode, unfinished="SameStep after 2 of 3 episodes, Disabled"
+        )
+
+    def test_processes_share_their_time(self, write_module):
+        name = write_module(DRIFT)
+        late = job(name, name)._replace(modes=("NextStep", "Disabled"), compare_seconds=1e-9)
+        assert target_process.compare_in_processes(late, num_processes=2) == ComparisonReport(unfinished="NextStep, Disabled")
 
     def test_an_error_in_the_process_is_reported(self, write_module, tmp_path):
         job_file, report = tmp_path / "job.json", tmp_path / "report.json"
@@ -202,6 +175,16 @@ class TestCheckCommand:
         process = subprocess.run(command, capture_output=True, text=True, check=True)
         assert process.stdout.split() == ["True", "False"]
 
+    def test_a_comparison_that_does_not_end_in_its_time_is_no_success(self, right, monkeypatch, capsys):
+        monkeypatch.setattr("gpuvec.testing.environment_check.check_env", lambda *args, **kwargs: [])
+        monkeypatch.setitem(targets.TARGETS, "same", targets.CPU._replace(name="same"))
+        arguments = ["check", f"{right}:tests/{right}-v0", "--targets", "same", "--compare-seconds", "1e-9"]
+        assert main(arguments) == 2
+        printed = capsys.readouterr().out.splitlines()
+        modes = ", ".join(target_comparison.AUTORESET_MODES)
+        assert printed[-2].startswith(f"same         NOT FINISHED within 1e-09 s: {modes}; raise --compare-seconds, or lower ")
+        assert printed[-1].startswith("             so far 0 results of 4096 environments in 3 autoreset modes")
+
     @pytest.mark.parametrize(
         ("source", "old", "new", "message"),
         [
@@ -238,6 +221,7 @@ class TestCheckCommand:
             (["CartPole-v1", "--params", "dt", "-1.0"], "dt is -1.0; it must be greater than 0"),
             (["CartPole-v1", "--episodes", "0"], "episodes must be at least 1, got 0."),
             (["CartPole-v1", "--num-envs", "-2"], "num_envs must be at least 1, got -2."),
+            (["CartPole-v1", "--compare-seconds", "0"], "compare_seconds must be greater than 0, got 0.0."),
             (["CartPole-v1", "--seed", "-1"], "seed must be from 0 to 2**64 - 1, got -1."),
         ],
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuvec.testing.target_check.targets import CheckTarget
 
 DEFAULT_EPISODE_STEPS = 1000  # the step limit in the comparison for an environment that has none
+COMPARE_SECONDS = 600.0  # of a target; all bundled environments need less than a minute on a machine with a GPU
 Params = dict[str, Any]  # bool, int or float
 
 
@@ -33,6 +34,7 @@ class _Options(NamedTuple):
     seed: int
     time_limit: float
     replay_seconds: float
+    compare_seconds: float
     params: Params
 
 
@@ -45,13 +47,14 @@ def check(
     seed: int = 0,
     time_limit: float = 20.0,
     replay_seconds: float = 1.0,
+    compare_seconds: float = COMPARE_SECONDS,
     params: dict[str, bool | int | float] | None = None,
 ) -> int:
     """Check that an environment follows the rules of device code and has the same results on every target.
 
     First `gpuvec.testing.check_env` checks the code. Then each target and the CPU step with the same random actions, in every
     autoreset mode, and all outputs and states are compared after every call. The exit status is 0 if all agree, 1 for a
-    difference or a broken rule, and 2 if the check cannot run.
+    difference or a broken rule, and 2 if the check cannot run or does not end in its time.
 
     Args:
         env: the id of the environment, such as gpuvec/CartPole-v1, or CartPole-v1 for a bundled environment. With module:id,
@@ -64,15 +67,17 @@ def check(
         episodes: the number of episodes of each environment, in each autoreset mode. By default 3, in the simulator 2.
         max_episode_steps: the step limit of an episode. By default that of the environment, in the simulator 3.
         seed: the seed of the environments and of the actions.
-        time_limit: the CPU seconds of one call of a function of the environment after which it counts as an endless loop.
+        time_limit: the CPU seconds of one call of a function of the environment, or of one compiled step of all environments,
+            after which it counts as an endless loop; in the simulator 100 times as many.
         replay_seconds: the CPU seconds for which plain Python repeats further steps of the compiled episodes, after a selection
             of rare and random ones. A longer time finds rarer faults.
+        compare_seconds: the seconds after which the comparison with a target stops. What was not compared is reported.
         params: parameters of the environment that differ from its defaults, such as --params gravity 3.7.
     """
     from gpuvec.testing.environment_check import check_env, resolve
     from gpuvec.testing.target_check.targets import select_targets
 
-    options = _Options(num_envs, episodes, max_episode_steps, seed, time_limit, replay_seconds, params or {})
+    options = _Options(num_envs, episodes, max_episode_steps, seed, time_limit, replay_seconds, compare_seconds, params or {})
     try:
         _check_options(options)
         spec = _find_spec(env)
@@ -115,20 +120,27 @@ def _make_job(
         max_episode_steps=limit,
         seed=options.seed,
         params=options.params,
+        time_limit=options.time_limit * target.slowdown,
+        compare_seconds=options.compare_seconds,
     )
 
 
 def _compare_with_cpu(targets: Sequence[CheckTarget], jobs: Sequence[ComparisonJob]) -> int:
-    """Runs the comparison of each target with the CPU and prints the results; returns 1 if one differs, else 0."""
+    """Runs the comparison of each target with the CPU and prints the results.
+
+    Returns:
+        1 if a target differs, otherwise 2 if the comparison with one did not end in its time, else 0.
+    """
     from gpuvec.testing.target_check import target_process
 
-    status = 0
+    reports = []
     for target, job in zip(targets, jobs, strict=True):
         print(f"{target.name:<12} running {job.num_envs} environments in {len(job.modes)} autoreset modes ...", flush=True)
-        report = target_process.compare_in_processes(job, os.cpu_count() or 1 if target.simulated else 1)
-        status = 1 if report.difference else status
-        print(f"{target.name:<12} {_describe_report(job, report)}", flush=True)
-    return status
+        reports.append(target_process.compare_in_processes(job, os.cpu_count() or 1))
+        print(f"{target.name:<12} {_describe_report(job, reports[-1])}", flush=True)
+    if any(report.difference for report in reports):
+        return 1
+    return 2 if any(report.unfinished for report in reports) else 0
 
 
 def _check_options(options: _Options) -> None:
@@ -139,6 +151,8 @@ def _check_options(options: _Options) -> None:
             raise ValueError(f"{name} must be at least 1, got {count}.")
     if not options.time_limit > 0:
         raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {options.time_limit}.")
+    if not options.compare_seconds > 0:
+        raise ValueError(f"compare_seconds must be greater than 0, got {options.compare_seconds}.")
     if not options.replay_seconds >= 0:
         raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {options.replay_seconds}.")
     if not 0 <= options.seed < 2**64:
@@ -168,7 +182,11 @@ def _describe_report(job: ComparisonJob, report: ComparisonReport) -> str:
         script = f"\nTo reproduce it:\n\n{textwrap.indent(report.script, '    ')}" if report.script else ""
         return f"FAIL  {report.difference}{script}"
     agreement = "bit-identical to cpu" if report.identical else "equal to cpu, floats to 1e-5"
-    count = report.num_on_threshold
-    exceptions = f", except {count} on a threshold, where both results are right" if count else ""
+    count = report.num_sensitive
+    exceptions = f", except {count} that are sensitive to rounding, where both results are right" if count else ""
     runs = f"{job.num_envs} environments in {len(job.modes)} autoreset modes"
-    return f"ok    {report.num_results:,} results of {runs}: {agreement}{exceptions}"
+    results = f"{report.num_results:,} results of {runs}: {agreement}{exceptions}"
+    if not report.unfinished:
+        return f"ok    {results}"
+    remedy = "raise --compare-seconds, or lower --num-envs, --episodes or --max-episode-steps"
+    return f"NOT FINISHED within {job.compare_seconds:g} s: {report.unfinished}; {remedy}\n{'':<12} so far {results}"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import resource
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from gpuvec.spec import Environment
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, make_run, random_actions, step_results
 from gpuvec.testing.compiled_runs.role_rows import action_dtypes
 from gpuvec.testing.compiled_runs.run_checks import check_equal_step
+from gpuvec.testing.cpu_time import allow_cpu_time
 from gpuvec.vector.env import VectorEnv
 
 PROGRESS = "progress.npy"  # the number of results that are complete
@@ -48,9 +46,9 @@ def record_run(
     progress = np.lib.format.open_memmap(folder / PROGRESS, "w+", np.int64, (1,))
     files: dict[str, NDArray[Any]] = {}
     envs = _compiled_envs(env, num_envs, limit, actions)
-    _allow_cpu_time(time_limit)
+    allow_cpu_time(time_limit)
     for t, results in enumerate(step_results(envs, run_actions, seed)):
-        _allow_cpu_time(time_limit)
+        allow_cpu_time(time_limit)
         for name, array in results.items():
             if name not in files:
                 shape, path = (steps + 1, *array.shape), folder / f"{name}.npy"
@@ -61,7 +59,7 @@ def record_run(
     more_envs = f"runs of {num_envs} and of {2 * num_envs} environments", _compiled_envs(env, 2 * num_envs, limit, actions)
     for runs, others in (same_envs, more_envs):
         for t, results in enumerate(step_results(others, actions[:, : others.num_envs], seed)):
-            _allow_cpu_time(time_limit)
+            allow_cpu_time(time_limit)
             first = {name: array[:num_envs] for name, array in results.items()}
             check_equal_step(env, t, {name: files[name][t] for name in first}, first, runs)
         others.close()
@@ -74,13 +72,6 @@ def _compiled_envs(env: Environment, num_envs: int, limit: int | None, actions: 
     CpuKernels(env, num_envs).reset(envs.simulation.options)
     envs.simulation.step_launcher(action_dtypes(actions, envs.simulation.schema))
     return envs
-
-
-def _allow_cpu_time(seconds: float) -> None:
-    """Sets the CPU time after which SIGXCPU ends this process, counted from now."""
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = math.ceil(time.process_time() + seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 def load_recorded_run(folder: Path, limit: int | None) -> CompiledRun | None:

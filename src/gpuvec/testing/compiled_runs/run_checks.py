@@ -15,6 +15,7 @@ from gpuvec.spec import Environment, MultiAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, metrics_of
 from gpuvec.testing.compiled_runs.result_checks import ResultChecks
 from gpuvec.testing.target_check.differences import differences, differs_in_bits
+from gpuvec.testing.target_check.result_layout import make_result_layout
 
 
 def check_spaces(env: Environment, run: CompiledRun) -> str:
@@ -83,7 +84,7 @@ def check_equal_step(
     different = differences(expected, actual, differs_in_bits)
     if different:
         first = different[0]
-        place = first.place(isinstance(env, MultiAgentEnv))
+        place = first.place(make_result_layout(make_schema(env)))
         problem = f"{runs} differ: after {t} steps {place} is {first.expected} and {first.actual}"
         function = step_function(env) if t else first_function(env.reset)
         raise authoring_error(function, f"{problem}; results must depend on the arguments alone")

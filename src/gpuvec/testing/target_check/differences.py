@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpuvec.testing.target_check.result_layout import ResultLayout
+
 TOLERANCE = 1e-5  # of floats, absolute up to 1 and relative above
 
 
@@ -19,42 +21,39 @@ class Difference(NamedTuple):
     expected: str
     actual: str
 
-    def agent(self, has_agents: bool) -> int | None:
-        """The index of the agent to which the element belongs, None if it belongs to no single agent.
-
-        Args:
-            has_agents: whether the second axis of results is that of agents, as in a `MultiAgentEnv`.
-        """
-        is_of_agent = has_agents and len(self.element) > 1 and not self.name.startswith("engine ")
-        return self.element[1] if is_of_agent else None
-
-    def place(self, has_agents: bool) -> str:
+    def place(self, layout: ResultLayout) -> str:
         """Describes the element, such as "environment 3, agent 2, observation[5]".
 
         Args:
-            has_agents: whether the second axis of results is that of agents, as in a `MultiAgentEnv`.
+            layout: the owners of the elements of results.
         """
-        agent = self.agent(has_agents)
+        agent = layout.agent(self.name, self.element) if self.element else None
         owners = [f"environment {k}" for k in self.element[:1]] + ([] if agent is None else [f"agent {agent}"])
         return ", ".join([*owners, self.name + "".join(f"[{k}]" for k in self.element[len(owners) :])])
 
 
-def exceeds_tolerance(expected: ArrayLike, actual: ArrayLike) -> NDArray[np.bool_]:
-    """Returns which elements differ: floats by more than 1e-5 * max(1, |expected|), others by any amount; nan equals nan.
+def exceeds_tolerance(expected: ArrayLike, actual: ArrayLike, tolerance: float = TOLERANCE) -> NDArray[np.bool_]:
+    """Returns which elements differ: floats by more than tolerance * max(1, |expected|), others by any amount; nan equals nan.
 
     Args:
         expected: (...,) array or a scalar.
         actual: an array of the same shape, whose dtype determines the rule.
+        tolerance: of floats.
 
     Returns:
         (...,) bool.
     """
     expected, actual = np.asarray(expected), np.asarray(actual)
+    is_unequal = np.asarray(expected != actual)
     if actual.dtype.kind != "f":
-        return np.asarray(expected != actual)
-    a, b = expected.astype(np.float64), actual.astype(np.float64)
-    is_close = np.isclose(b, a, rtol=0.0, atol=TOLERANCE, equal_nan=True) | np.isclose(b, a, rtol=TOLERANCE, atol=0.0)
-    return np.asarray(~is_close)
+        return is_unequal
+    # Most elements of large arrays are equal, so that the tolerance is computed for few of them.
+    a, b = expected[is_unequal].astype(np.float64), actual[is_unequal].astype(np.float64)
+    is_finite = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(invalid="ignore"):  # of infinity minus infinity
+        is_close = is_finite & (np.abs(b - a) <= tolerance * np.maximum(1.0, np.abs(a)))
+    is_unequal[is_unequal] = ~(is_close | (np.isnan(a) & np.isnan(b)))
+    return is_unequal
 
 
 def differs_in_bits(expected: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.bool_]:
@@ -90,7 +89,9 @@ def differences(
         b = actual[name]
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             return [Difference(name, (), f"{a.dtype}{list(a.shape)}", f"{b.dtype}{list(b.shape)}")]
-        for element in map(tuple, np.argwhere(unequal(a, b)).tolist()):
-            if element[0] not in first:
-                first[element[0]] = Difference(name, element, str(a[element]), str(b[element]))
+        is_unequal = unequal(a, b)
+        for env in np.flatnonzero(is_unequal.reshape(len(a), -1).any(1)).tolist() if is_unequal.any() else ():
+            if env not in first:
+                element = (env, *map(int, np.unravel_index(is_unequal[env].argmax(), a.shape[1:])))
+                first[env] = Difference(name, element, str(a[element]), str(b[element]))
     return [first[env] for env in sorted(first)]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from gpuvec.spec import Environment
 from gpuvec.testing.target_check.differences import Difference, differences, differs_in_bits
-from gpuvec.testing.target_check.lockstep_pair import LockstepPair, Results
+from gpuvec.testing.target_check.lockstep_pair import LockstepPair, ignore_call
+from gpuvec.testing.target_check.sensitivity import differing_part, differs_slightly, is_sensitive
 
 AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
-PERTURBATION = 1e-6  # the relative change of a float of the state, of the size of a few roundings
-MAX_PERTURBATIONS = 200  # each changes another field, another agent and in another direction
 MAX_THRESHOLD_SHARE = 1e-4  # of results: rounding is seldom near a threshold, and a wrong rule differs often
+MAX_SLIGHT_SHARE = (
+    1e-2  # of results: no threshold explains that so many differ, and their floats differ too little for another rule
+)
 
 
 class ComparisonJob(NamedTuple):
@@ -29,6 +35,8 @@ class ComparisonJob(NamedTuple):
     seed: int = 0
     params: dict[str, bool | int | float] = {}  # noqa: RUF012  # never written to
     modes: tuple[str, ...] = AUTORESET_MODES
+    time_limit: float = math.inf  # the CPU seconds of a call, after which `compare_in_processes` ends the process
+    compare_seconds: float = math.inf  # after which no further call begins
 
     def pair_options(self, mode: str) -> dict[str, str | int | float]:
         """The keyword arguments of a `LockstepPair` in an autoreset mode.
@@ -45,34 +53,63 @@ class ComparisonReport(NamedTuple):
 
     num_results: int = 0  # the number of results that were compared: calls times environments
     identical: bool = True  # whether all results are bit-identical
-    num_on_threshold: int = 0  # the number of results that differ as those of the CPU do after a tiny change of the state
+    num_sensitive: int = 0  # the number of results that differ as those of the CPU do after a tiny change of the state
+    threshold_parts: float = 0.0  # the sum over those across a threshold of the part that differs, which is at most 1
+    slight_parts: float = 0.0  # the same of those whose floats differ slightly
     difference: str = ""  # a description of the first difference; "" if there is none
     script: str = ""  # Python source that reproduces it
+    unfinished: str = ""  # the modes that were not compared to the end, and how far; "" if all were
 
 
-def compare(job: ComparisonJob) -> ComparisonReport:
+class _Mode(NamedTuple):
+    """The comparison in one autoreset mode."""
+
+    job: ComparisonJob
+    name: str
+    pair: LockstepPair
+    deadline: float  # of `time.monotonic`, after which no call begins
+
+    @property
+    def max_results(self) -> int:
+        """The largest number of results: those of the first reset, of all steps, and of a masked reset after each."""
+        return self.job.num_envs * (1 + 2 * self.job.episodes * self.job.max_episode_steps)
+
+
+def compare(job: ComparisonJob, on_call: Callable[[str, bool], None] = ignore_call) -> ComparisonReport:
     """Compares one autoreset mode after another until one shows a difference.
 
     A float may differ by 1e-5 * max(1, |x|) from the x of the CPU; flags, integers and random-number streams may not differ.
-    Where a rounded number is near a threshold, such as a bound or the distance of another agent, both sides are right.
-    Therefore, if a result differs, a float x of the state before the call is changed by up to 1e-6 * max(1, |x|), and the CPU
-    repeats the call. If its results for that environment then equal those of the other target, the result is on a threshold.
-    One in 10,000 results may be.
+    A result may be sensitive to rounding: where a number is near a threshold, such as a bound or the distance of another agent,
+    or is a small difference of large numbers. Then both sides are right. Therefore, if a result differs, the CPU repeats the
+    call after tiny changes of the state (see `is_sensitive`). A share of `MAX_THRESHOLD_SHARE` of the results may differ in
+    this way, and a share of `MAX_SLIGHT_SHARE` slightly (see `differs_slightly`). A result counts by the part of it that
+    differs, such as one of 27 agents (see `differing_part`).
 
     Args:
         job: the comparison; each environment finishes `job.episodes` episodes in each mode.
+        on_call: called before each call as `on_call(place, is_first)` with the place, such as "NextStep, in step 3", and
+            whether it may compile kernels.
 
     Raises:
         GpuvecError: the environment cannot be created or compiled on the target.
     """
-    report = ComparisonReport()
-    for mode in job.modes:
-        pair = LockstepPair(job.env, job.options, **job.pair_options(mode))  # type: ignore[arg-type]  # a dict of several types
-        report = merge_reports([report, _compare_in_mode(pair, job, mode)])
+    deadline, reports = time.monotonic() + job.compare_seconds, list[ComparisonReport]()
+    for name in job.modes:
+        if time.monotonic() >= deadline:
+            reports.append(ComparisonReport(unfinished=name))
+            continue
+        on_call(f"{name}, before the first reset", True)
+        options = job.pair_options(name)
+        pair = LockstepPair(job.env, job.options, on_call=partial(_call_in_mode, on_call, name), **options)  # type: ignore[arg-type]  # a dict of several types
+        reports.append(_compare_in_mode(_Mode(job, name, pair, deadline)))
         pair.close()
-        if report.difference:
+        if reports[-1].difference:
             break
-    return report
+    return merge_reports(reports)
+
+
+def _call_in_mode(on_call: Callable[[str, bool], None], mode: str, place: str, is_first: bool) -> None:
+    on_call(f"{mode}, {place}", is_first)
 
 
 def merge_reports(reports: list[ComparisonReport]) -> ComparisonReport:
@@ -85,61 +122,58 @@ def merge_reports(reports: list[ComparisonReport]) -> ComparisonReport:
     return ComparisonReport(
         sum(report.num_results for report in reports),
         all(report.identical for report in reports),
-        sum(report.num_on_threshold for report in reports),
+        sum(report.num_sensitive for report in reports),
+        sum(report.threshold_parts for report in reports),
+        sum(report.slight_parts for report in reports),
         first.difference,
         first.script,
+        ", ".join(report.unfinished for report in reports if report.unfinished),
     )
 
 
-def _compare_in_mode(pair: LockstepPair, job: ComparisonJob, mode: str) -> ComparisonReport:
+def _compare_in_mode(mode: _Mode) -> ComparisonReport:
+    job, pair = mode.job, mode.pair
     report, example, num_ended = ComparisonReport(), ("", ""), np.zeros(job.num_envs, int)
-    while num_ended.min() < job.episodes:
+    # What is too often for the largest number of results is so for those of all calls.
+    while num_ended.min() < job.episodes and not _excess(report, mode.max_results):
+        if time.monotonic() >= mode.deadline:
+            return report._replace(unfinished=f"{mode.name} after {num_ended.min()} of {job.episodes} episodes")
         cpu, other = pair.call()
         num_ended += pair.ended
-        different = differences(cpu, other)
-        faults = _off_threshold(pair, other, different)
-        if faults:
-            return report._replace(
-                difference=_description(pair, job, mode, faults[0]), script=_script(pair, job, mode, faults[0])
-            )
-        if different and not report.num_on_threshold:
-            example = _description(pair, job, mode, different[0]), _script(pair, job, mode, different[0])
+        for d in differences(cpu, other):
+            if not is_sensitive(pair, cpu, other, d):
+                return report._replace(difference=_description(mode, d), script=_script(mode, d))
+            kind = "slight_parts" if differs_slightly(cpu, other, d.element[0]) else "threshold_parts"
+            parts = getattr(report, kind) + differing_part(pair.layout, cpu, other, d.element[0])
+            report = report._replace(num_sensitive=report.num_sensitive + 1, **{kind: parts})
+            example = example if example[0] else (_description(mode, d), _script(mode, d))
         identical = report.identical and not any(differs_in_bits(cpu[name], other[name]).any() for name in cpu)
-        num_on_threshold = report.num_on_threshold + len(different)
-        report = ComparisonReport(report.num_results + job.num_envs, identical, num_on_threshold)
-    if report.num_on_threshold > MAX_THRESHOLD_SHARE * report.num_results:
-        counts = f"{report.num_on_threshold} of {report.num_results:,} results differ on a threshold, too often for rounding"
-        report = report._replace(difference=f"{counts}; the first: {example[0]}", script=example[1])
+        report = report._replace(num_results=report.num_results + job.num_envs, identical=identical)
+    if excess := _excess(report, report.num_results):
+        report = report._replace(difference=f"{excess}, too often for rounding; the first: {example[0]}", script=example[1])
     return report
 
 
-def _off_threshold(pair: LockstepPair, other: Results, different: list[Difference]) -> list[Difference]:
-    """The differences that are not explained by a tiny change of the state before the call."""
-    if pair.num_calls == 1 or any(not d.element for d in different):
-        return different
-    random, unexplained = np.random.default_rng(0), {d.element[0]: d for d in different}
-    for k in range(MAX_PERTURBATIONS):
-        if not unexplained:
-            break
-        rows = {row: d.agent(pair.has_agents) if k % 2 else None for row, d in unexplained.items()}
-        still_different = {d.element[0] for d in differences(pair.perturbed(rows, PERTURBATION, random), other)}
-        unexplained = {row: d for row, d in unexplained.items() if row in still_different}
-    return list(unexplained.values())
+def _excess(report: ComparisonReport, num_results: int) -> str:
+    """Says that more results are sensitive to rounding than may be among a number of results; "" if not."""
+    counts = f"{report.num_sensitive} of {report.num_results:,} results differ"
+    if report.threshold_parts > MAX_THRESHOLD_SHARE * num_results:
+        return f"{counts} on a threshold, in {report.threshold_parts:.2g} results if each counts by the part that differs"
+    if report.slight_parts > MAX_SLIGHT_SHARE * num_results:
+        return f"{counts} slightly, in {report.slight_parts:.2g} results if each counts by the part that differs"
+    return ""
 
 
-def _description(pair: LockstepPair, job: ComparisonJob, mode: str, d: Difference) -> str:
-    call = {
-        "reset": "in the first reset",
-        "step": f"in step {pair.num_steps}",
-        "masked reset": f"in the masked reset after step {pair.num_steps}",
-    }[pair.call_name]
-    return f"{mode}, {call}: {d.place(pair.has_agents)} is {d.expected} on cpu and {d.actual} on {job.target}"
+def _description(mode: _Mode, d: Difference) -> str:
+    place = f"{mode.name}, {mode.pair.place}: {d.place(mode.pair.layout)}"
+    return f"{place} is {d.expected} on cpu and {d.actual} on {mode.job.target}"
 
 
-def _script(pair: LockstepPair, job: ComparisonJob, mode: str, d: Difference) -> str:
+def _script(mode: _Mode, d: Difference) -> str:
     """Python source that repeats the calls up to the difference and prints it."""
+    job, pair = mode.job, mode.pair
     variables = "".join(f"os.environ[{name!r}] = {value!r}\n" for name, value in job.variables.items())
-    options = ", ".join(f"{name}={value!r}" for name, value in job.pair_options(mode).items())
+    options = ", ".join(f"{name}={value!r}" for name, value in job.pair_options(mode.name).items())
     element = f"[{d.name!r}]" + "".join(f"[{k}]" for k in d.element)
     return (
         f"import os\n{variables}from gpuvec.testing.target_check.lockstep_pair import LockstepPair\n"

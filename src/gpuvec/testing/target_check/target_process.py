@@ -11,31 +11,39 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from gpuvec.errors import GpuvecError
+from gpuvec.testing.cpu_time import allow_cpu_time
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport, compare, merge_reports
+
+PLACE = "place.txt"  # the name of the file with the place of the present call, which remains if the process ends in it
+COMPILATION_SECONDS = 600.0  # of CPU time; the first call of each kind compiles its kernels
 
 
 def compare_in_processes(job: ComparisonJob, num_processes: int = 1) -> ComparisonReport:
     """Runs `compare(job)` in other processes.
 
     Args:
-        job: the comparison. A process that ends without a report, or an environment that the target cannot run, is reported
-            as a difference.
+        job: the comparison. A process that ends without a report, such as one whose call takes longer than `job.time_limit`,
+            or an environment that the target cannot run, is reported as a difference.
         num_processes: the number of processes that run at the same time; with more than one, each compares one autoreset
-            mode.
+            mode. Together they have `job.compare_seconds`.
     """
     parts = [job._replace(modes=(mode,)) for mode in job.modes] if num_processes > 1 else [job]
+    deadline = time.monotonic() + job.compare_seconds
     with ThreadPoolExecutor(num_processes) as executor:
-        return merge_reports(list(executor.map(_compare_in_process, parts)))
+        return merge_reports(list(executor.map(partial(_compare_in_process, deadline), parts)))
 
 
-def _compare_in_process(job: ComparisonJob) -> ComparisonReport:
+def _compare_in_process(deadline: float, job: ComparisonJob) -> ComparisonReport:
+    job = job._replace(compare_seconds=deadline - time.monotonic())
     path = os.pathsep.join(entry for entry in sys.path if entry)  # the process imports from the same folders
     with tempfile.TemporaryDirectory() as folder:
-        job_file, report_file = Path(folder, "job.json"), Path(folder, "report.json")
+        job_file, report_file, place_file = (Path(folder, name) for name in ("job.json", "report.json", PLACE))
         job_file.write_text(json.dumps(job._asdict()))
         process = subprocess.run(
             [sys.executable, "-m", "gpuvec.testing", str(job_file), str(report_file)],
@@ -46,9 +54,13 @@ def _compare_in_process(job: ComparisonJob) -> ComparisonReport:
         )
         if report_file.exists():
             return ComparisonReport(**json.loads(report_file.read_text()))
+        place = f"{place_file.read_text()}: " if place_file.exists() else ""
     status = process.returncode
+    if status == -signal.SIGXCPU:
+        limit = f"a call on cpu or on {job.target} does not return within {job.time_limit:g} s of CPU time"
+        return ComparisonReport(difference=f"{place}{limit}; if it is only slow, raise --time-limit")
     cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return ComparisonReport(difference=f"the process of the target ended with {cause}\n{process.stderr.strip()}")
+    return ComparisonReport(difference=f"{place}the process of the target ended with {cause}\n{process.stderr.strip()}")
 
 
 def main(job_file: str, report_file: str) -> None:
@@ -58,8 +70,15 @@ def main(job_file: str, report_file: str) -> None:
         job_file: the path of a `ComparisonJob` in JSON.
         report_file: the path of the `ComparisonReport` to write.
     """
+    job = ComparisonJob(**json.loads(Path(job_file).read_text()))
+    place_file = Path(report_file).with_name(PLACE)
+
+    def on_call(place: str, is_first: bool) -> None:
+        place_file.write_text(place)
+        allow_cpu_time(job.time_limit + (COMPILATION_SECONDS if is_first else 0.0))
+
     try:
-        report = compare(ComparisonJob(**json.loads(Path(job_file).read_text())))
+        report = compare(job, on_call)
     except GpuvecError as error:
         report = ComparisonReport(difference=f"{type(error).__name__}: {error}")
     Path(report_file).write_text(json.dumps(report._asdict()))

@@ -25,6 +25,7 @@ class CheckTarget(NamedTuple):
     num_agents_multi: int = NUM_AGENTS  # the default number of environments times agents of a `MultiAgentEnv`
     episodes: int = 3  # the default number of episodes of each environment in each autoreset mode
     max_episode_steps: int | None = None  # the default step limit; None for that of the environment
+    slowdown: float = 1.0  # the factor of the CPU time that a call may take
 
     @property
     def variables(self) -> dict[str, str]:
@@ -71,6 +72,7 @@ SIMULATOR = CheckTarget(
     num_agents_multi=16,
     episodes=2,
     max_episode_steps=3,
+    slowdown=100.0,
 )
 GPU = CheckTarget("numba", {"device": "cuda", "output": "cupy"}, _gpu_unavailable_reason)
 CUDA_C = CheckTarget("cuda-c", {**GPU.options, "backend": "cuda-c"}, _cuda_c_on_gpu_unavailable_reason)
