@@ -252,7 +252,7 @@ class TestCurves:
             write_run(tmp_path, 1, {"return": [1.0]}, learning_rate=rate)
         write_run(tmp_path, 1, {"wolves/return": [1.0], "sheep/return": [2.0]}, env="gpuvec/Predators-v0")
         panels, _ = make_panels(group_runs(read_histories([tmp_path], "return")[0])[0], "steps")
-        labels = [(panel.env, panel.metric, [line.label for line in panel.lines]) for panel in panels]
+        labels = [(panel.env, panel.metric_name, [line.name for line in panel.lines]) for panel in panels]
         assert labels == [
             ("gpuvec/CartPole-v1", "return", ["ppo learning_rate=0.1 (1 seed)", "ppo learning_rate=0.2 (1 seed)"]),
             ("gpuvec/Predators-v0", "wolves/return", ["ppo (1 seed)"]),
@@ -279,7 +279,7 @@ class TestComparison:
             write_run(tmp_path, seed, {"return": [0.0, final]}, evaluated=10.0 * final)
         groups, _ = group_runs(read_histories([tmp_path], "return")[0])
         (row,) = compare_groups(groups, lambda env: 5.0)
-        assert (row.num_seeds, row.metric, row.settings) == (4, "return", "")
+        assert (row.num_seeds, row.metric_name, row.settings) == (4, "return", "")
         assert (row.final.value, row.evaluated.value) == (4.0, 40.0)
         assert 1.0 <= row.final.low < row.final.value < row.final.high <= 30.0
         assert (row.steps, row.steps_per_second) == ((200.0, 200.0), 200.0)
@@ -288,5 +288,5 @@ class TestComparison:
     def test_a_role_has_no_evaluated_return(self, tmp_path: Path) -> None:
         write_run(tmp_path, 1, {"wolves/return": [1.0], "sheep/return": [2.0]}, evaluated=3.0)
         rows = compare_groups(group_runs(read_histories([tmp_path], "return")[0])[0], lambda env: NAN)
-        assert [(row.metric, row.final.value) for row in rows] == [("wolves/return", 1.0), ("sheep/return", 2.0)]
+        assert [(row.metric_name, row.final.value) for row in rows] == [("wolves/return", 1.0), ("sheep/return", 2.0)]
         assert all(math.isnan(row.evaluated.value) for row in rows)

@@ -30,7 +30,7 @@ CSV_COLUMNS = (
 
 def compare(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("runs"),),
-    metric: str = "return",
+    metric_name: Annotated[str, tyro.conf.arg(name="metric")] = "return",
     csv: Path | None = None,
     force: bool = False,
 ) -> int:
@@ -42,7 +42,7 @@ def compare(
 
     Args:
         runs: run folders, or folders that contain run folders.
-        metric: the metric, such as return, entropy or metrics/grass. For several policies, return has a row for each role.
+        metric_name: the metric, such as return, entropy or metrics/grass. For several policies, return has a row for each role.
         csv: a file to which the table is written too, with all digits.
         force: replace a file that exists.
     """
@@ -54,7 +54,7 @@ def compare(
     from gpuvec.learners.runs.groups import group_runs
     from gpuvec.learners.runs.history import read_histories
 
-    histories, messages = read_histories(runs, metric)
+    histories, messages = read_histories(runs, metric_name)
     groups, left_out = group_runs(histories)
     print_messages([*messages, *left_out])
     if not groups:
@@ -87,7 +87,7 @@ def table_row(row: Comparison) -> tuple[str, ...]:
     """
     first, last = (f"{steps:,.0f}" for steps in row.steps)
     return (
-        *(printable(text) for text in (row.env, row.algorithm, str(row.num_seeds), row.metric)),
+        *(printable(text) for text in (row.env, row.algorithm, str(row.num_seeds), row.metric_name)),
         estimate_text(row.final),
         estimate_text(row.evaluated),
         first if first == last else f"{first} to {last}",
@@ -136,7 +136,7 @@ def csv_text(rows: Sequence[Comparison]) -> str:
         numbers = (*row.final, *row.evaluated, *row.steps, row.steps_per_second, row.threshold, row.steps_to_threshold)
         cells = ["" if math.isnan(number) else repr(number) for number in numbers]
         writer.writerow(
-            [_csv_cell(row.env), _csv_cell(row.algorithm), row.num_seeds, _csv_cell(row.metric), *cells,
+            [_csv_cell(row.env), _csv_cell(row.algorithm), row.num_seeds, _csv_cell(row.metric_name), *cells,
              row.seeds_at_threshold, _csv_cell(row.settings)]
         )  # fmt: skip
     return file.getvalue()

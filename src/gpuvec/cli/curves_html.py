@@ -33,15 +33,24 @@ def draw_html(panels: Sequence[Panel], x_name: XName) -> str:
 
 
 def draw_figure(panels: Sequence[Panel], x_name: XName) -> Any:
-    """Returns the `plotly.graph_objects.Figure` of the curves; arguments and errors as for `draw_html`."""
+    """Returns the `plotly.graph_objects.Figure` of the curves.
+
+    Args:
+        panels: the panels, from top to bottom.
+        x_name: the horizontal axis.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+        ValueError: there are too many panels.
+    """
     require_few_panels(panels)
     graph_objects = import_extra("plotly.graph_objects", "plotly")
     subplots = import_extra("plotly.subplots", "plotly")
     # Plotly interprets tags in texts, and names from files are plain text.
     titles = [html.escape(panel_title(panel)) for panel in panels]
-    below = AXIS_HEIGHT + LEGEND_LINE_HEIGHT * max(len(panel.lines) for panel in panels)
-    inner_height = len(panels) * PANEL_HEIGHT + (len(panels) - 1) * (below + TITLE_HEIGHT)
-    spacing = (below + TITLE_HEIGHT) / inner_height
+    legend_height = AXIS_HEIGHT + LEGEND_LINE_HEIGHT * max(len(panel.lines) for panel in panels)
+    inner_height = len(panels) * PANEL_HEIGHT + (len(panels) - 1) * (legend_height + TITLE_HEIGHT)
+    spacing = (legend_height + TITLE_HEIGHT) / inner_height
     figure = subplots.make_subplots(rows=len(panels), cols=1, subplot_titles=titles, vertical_spacing=spacing)
     for row, panel in enumerate(panels, 1):
         legend = f"legend{row}" if row > 1 else "legend"
@@ -53,8 +62,8 @@ def draw_figure(panels: Sequence[Panel], x_name: XName) -> Any:
         bottom = figure.get_subplot(row, 1).yaxis.domain[0]
         place = {"x": 0.0, "y": bottom - AXIS_HEIGHT / inner_height, "yanchor": "top"}
         figure.update_layout({legend: place})
-    margin = {"t": TITLE_HEIGHT, "b": below, "l": 60, "r": 20}
-    figure.update_layout(template="plotly_white", height=inner_height + TITLE_HEIGHT + below, margin=margin)
+    margin = {"t": TITLE_HEIGHT, "b": legend_height, "l": 60, "r": 20}
+    figure.update_layout(template="plotly_white", height=inner_height + TITLE_HEIGHT + legend_height, margin=margin)
     return figure
 
 
@@ -71,7 +80,7 @@ def _traces(graph_objects: Any, line: Line, legend: str) -> list[Any]:
             graph_objects.Scatter(y=curve.high.tolist(), **edge, **fill),
         ]
     mean = graph_objects.Scatter(
-        y=curve.mean.tolist(), name=html.escape(printable(line.label)), mode="lines" if len(curve.x) > 1 else "markers",
+        y=curve.mean.tolist(), name=html.escape(printable(line.name)), mode="lines" if len(curve.x) > 1 else "markers",
         line={"color": color, "dash": DASHES[line_dash(line.color_index)], "width": 2}, marker={"color": color}, **shared,
     )  # fmt: skip
     return [*bounds, mean]

@@ -35,11 +35,20 @@ def draw_png(panels: Sequence[Panel], x_name: XName) -> bytes:
 
 
 def draw_figure(panels: Sequence[Panel], x_name: XName) -> Any:
-    """Returns the `matplotlib.figure.Figure` of the curves; arguments and errors as for `draw_png`."""
+    """Returns the `matplotlib.figure.Figure` of the curves.
+
+    Args:
+        panels: the panels, from top to bottom.
+        x_name: the horizontal axis.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+        ValueError: there are too many panels.
+    """
     require_few_panels(panels)
     figure_module = import_extra("matplotlib.figure", "plot")
     ticker = import_extra("matplotlib.ticker", "plot")
-    labels = [[textwrap.fill(printable(line.label), LABEL_WIDTH) for line in panel.lines] for panel in panels]
+    labels = [[textwrap.fill(printable(line.name), LABEL_WIDTH) for line in panel.lines] for panel in panels]
     heights = [PANEL_HEIGHT + LEGEND_LINE_HEIGHT * sum(text.count("\n") + 1 for text in texts) for texts in labels]
     figure = figure_module.Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
     rows = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]

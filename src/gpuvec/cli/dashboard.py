@@ -128,18 +128,18 @@ class Dashboard:
 
         columns: dict[str, dict[str, float]] = {}
         for name, value in self._metrics.items():
-            role, metric = role_and_name(name)
+            role, metric_name = role_and_name(name)
             if name not in PROGRESS_METRICS and not is_of_policy(name, "return"):
-                columns.setdefault(role, {})[metric] = value
+                columns.setdefault(role, {})[metric_name] = value
         of_env = {ENV_METRICS: columns.pop(ENV_METRICS)} if ENV_METRICS in columns else {}
         for heading, group in (("policy", columns), ("environment", of_env)):
             table = Table(box=None, pad_edge=False)
             table.add_column(heading)
             for role in group:
                 table.add_column(Text(role) if heading == "policy" else "", justify="right")
-            for metric in dict.fromkeys(name for column in group.values() for name in column):
-                cells = (f"{column[metric]:.4g}" if metric in column else "" for column in group.values())
-                table.add_row(Text(metric.replace("_", " ")), *cells)
+            for metric_name in dict.fromkeys(name for column in group.values() for name in column):
+                cells = (f"{column[metric_name]:.4g}" if metric_name in column else "" for column in group.values())
+                table.add_row(Text(metric_name.replace("_", " ")), *cells)
             if group:
                 yield table
 

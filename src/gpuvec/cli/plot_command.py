@@ -17,7 +17,7 @@ DEFAULT_PNG = Path("learning_curves.png")
 
 def plot(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("runs"),),
-    metric: str = "return",
+    metric_name: Annotated[str, tyro.conf.arg(name="metric")] = "return",
     x: Literal["steps", "seconds"] = "steps",
     png: Path | None = None,
     html: Path | None = None,
@@ -30,8 +30,8 @@ def plot(
 
     Args:
         runs: run folders, or folders that contain run folders.
-        metric: the metric, such as return, entropy or metrics/grass. For several policies, return has a panel for each role,
-            and wolves/return that of one.
+        metric_name: the metric, such as return, entropy or metrics/grass. For several policies, return has a panel for each
+            role, and wolves/return that of one.
         x: the horizontal axis: steps of the environments, or seconds of training.
         png: the picture to write. By default it is learning_curves.png, if there is no --html.
         html: an interactive page to write, which needs no network. It needs the extra `plotly`.
@@ -46,7 +46,7 @@ def plot(
     from gpuvec.learners.runs.groups import group_runs
     from gpuvec.learners.runs.history import read_histories
 
-    histories, messages = read_histories(runs, metric)
+    histories, messages = read_histories(runs, metric_name)
     groups, left_out = group_runs(histories)
     panels, notes = make_panels(groups, x)
     print_messages([*messages, *left_out, *notes])

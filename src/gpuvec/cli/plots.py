@@ -52,7 +52,7 @@ def panel_title(panel: Panel) -> str:
     Args:
         panel: the panel.
     """
-    role = panel.metric.rpartition("/")[0]
+    role = panel.metric_name.rpartition("/")[0]
     return printable(panel.env if role in ("", ENV_METRICS) else f"{panel.env}, {role}")
 
 
@@ -62,7 +62,7 @@ def metric_title(panel: Panel) -> str:
     Args:
         panel: the panel.
     """
-    return printable(panel.metric.rpartition("/")[2].replace("_", " "))
+    return printable(panel.metric_name.rpartition("/")[2].replace("_", " "))
 
 
 def line_dash(color_index: int) -> int:

@@ -44,6 +44,6 @@ class Curve:
         points = [sum(group) / len(group) for group in groups]
         if not points:
             return ""
-        bars, lowest, span = ASCII_BARS if ascii_only else BARS, min(points), max(points) - min(points)
-        levels = (int((point - lowest) / span * len(bars)) if span else 0 for point in points)
+        bars, minimum, span = ASCII_BARS if ascii_only else BARS, min(points), max(points) - min(points)
+        levels = (int((point - minimum) / span * len(bars)) if span else 0 for point in points)
         return "".join(bars[min(level, len(bars) - 1)] for level in levels)

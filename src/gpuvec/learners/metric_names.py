@@ -17,16 +17,16 @@ def role_and_name(name: str) -> tuple[str, str]:
     Returns:
         The role, "" for a policy that all agents share, "metrics" for the environment; and the name of the metric without it.
     """
-    role, _, metric = name.rpartition("/")
-    return role, metric
+    role, _, metric_name = name.rpartition("/")
+    return role, metric_name
 
 
-def is_of_policy(name: str, metric: str) -> bool:
-    """Whether `name` is a metric of a policy, of all agents or of a role: `metric`, or `metric` after a role.
+def is_of_policy(name: str, metric_name: str) -> bool:
+    """Whether `name` is a metric of a policy, of all agents or of a role: `metric_name`, or `metric_name` after a role.
 
     Args:
         name: the name in metrics.jsonl.
-        metric: the name of the metric without a role.
+        metric_name: the name of the metric without a role.
     """
     role, own_name = role_and_name(name)
-    return own_name == metric and role != ENV_METRICS
+    return own_name == metric_name and role != ENV_METRICS

@@ -26,7 +26,7 @@ class StageClock(Protocol):
         """Whether the device has reached `mark`; does not wait."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """The seconds between two marks that were reached."""
+        """The seconds between the marks `begin` and `end`, which were reached."""
 
 
 class HostClock:
@@ -37,11 +37,11 @@ class HostClock:
         return time.perf_counter()
 
     def is_reached(self, mark: float) -> bool:
-        """Returns True."""
+        """Returns True, because the work before `mark` is finished."""
         return True
 
     def seconds(self, begin: float, end: float) -> float:
-        """The seconds between two marks."""
+        """The seconds between the marks `begin` and `end`."""
         return end - begin
 
 
@@ -62,11 +62,11 @@ class CudaClock:
         return event
 
     def is_reached(self, mark: torch.cuda.Event) -> bool:
-        """Whether the event is complete; does not wait."""
+        """Whether the event `mark` is complete; does not wait."""
         return bool(mark.query())
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """The seconds between two events, which are complete."""
+        """The seconds between the events `begin` and `end`, which are complete."""
         return float(begin.elapsed_time(end)) / 1e3
 
 

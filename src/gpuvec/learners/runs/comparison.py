@@ -20,7 +20,7 @@ class Comparison(NamedTuple):
     env: str
     algorithm: str
     num_seeds: int
-    metric: str
+    metric_name: str
     final: Estimate
     """Of the seeds' means over the last tenth of the steps."""
     evaluated: Estimate
@@ -46,22 +46,22 @@ def compare_groups(groups: Sequence[RunGroup], threshold_of: Callable[[str], flo
         threshold_of: returns the reward threshold of an environment, nan if there is none.
     """
     return [
-        _compare(group, metric, threshold_of(group.env), describe_settings(differing))
+        _compare(group, metric_name, threshold_of(group.env), describe_settings(differing))
         for group, differing in zip(groups, differing_settings(groups), strict=True)
-        for metric in group.metric_names
+        for metric_name in group.metric_names
     ]
 
 
-def _compare(group: RunGroup, metric: str, threshold: float, settings: str) -> Comparison:
+def _compare(group: RunGroup, metric_name: str, threshold: float, settings: str) -> Comparison:
     runs = group.runs
     last_steps = [float(run.columns["steps"][-1]) for run in runs]
     # The evaluation's mean return is that of all agents, so it belongs to no role.
-    evaluated = np.array([run.evaluated_return if metric == "return" else np.nan for run in runs])
+    evaluated = np.array([run.evaluated_return if metric_name == "return" else np.nan for run in runs])
     solved_at = np.array([steps_to_threshold(run, threshold) for run in runs])
     solved_at = solved_at[np.isfinite(solved_at)]
     return Comparison(
-        env=group.env, algorithm=group.algorithm, num_seeds=len(runs), metric=metric,
-        final=_estimate_finite(np.array([final_value(run, metric) for run in runs])),
+        env=group.env, algorithm=group.algorithm, num_seeds=len(runs), metric_name=metric_name,
+        final=_estimate_finite(np.array([final_value(run, metric_name) for run in runs])),
         evaluated=estimate(evaluated) if np.isfinite(evaluated).all() else Estimate(np.nan, np.nan, np.nan),
         steps=(min(last_steps), max(last_steps)),
         steps_per_second=float(np.mean([steps_per_second(run) for run in runs])),
@@ -76,16 +76,16 @@ def _estimate_finite(values: FloatArray) -> Estimate:
     return estimate(finite) if len(finite) else Estimate(np.nan, np.nan, np.nan)
 
 
-def final_value(run: RunHistory, metric: str) -> float:
+def final_value(run: RunHistory, metric_name: str) -> float:
     """Returns the mean of a metric over the last tenth of a run's steps.
 
     If there is no number in them, such as the return where no episode ended, it is the last number before; nan without any.
 
     Args:
         run: the run.
-        metric: the name of a column.
+        metric_name: the name of a column.
     """
-    steps, values = run.columns["steps"], run.columns.get(metric, np.empty(0))
+    steps, values = run.columns["steps"], run.columns.get(metric_name, np.empty(0))
     is_number = np.isfinite(values)
     if not is_number.any():
         return np.nan

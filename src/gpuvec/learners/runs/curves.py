@@ -32,7 +32,7 @@ class MeanCurve(NamedTuple):
 class Line(NamedTuple):
     """A curve of a panel."""
 
-    label: str
+    name: str
     color_index: int
     curve: MeanCurve
 
@@ -41,7 +41,7 @@ class Panel(NamedTuple):
     """The curves of a metric in an environment."""
 
     env: str
-    metric: str
+    metric_name: str
     lines: list[Line]
 
 
@@ -60,17 +60,17 @@ def make_panels(groups: Sequence[RunGroup], x_name: XName) -> tuple[list[Panel],
     for env in dict.fromkeys(group.env for group in groups):
         in_env = [group for group in groups if group.env == env]
         labels = unique_descriptions(in_env)
-        for metric in dict.fromkeys(name for group in in_env for name in group.metric_names):
+        for metric_name in dict.fromkeys(name for group in in_env for name in group.metric_names):
             lines = []
-            for color_index, (group, label) in enumerate(zip(in_env, labels, strict=True)):
-                if metric not in group.metric_names:
+            for color_index, (group, name) in enumerate(zip(in_env, labels, strict=True)):
+                if metric_name not in group.metric_names:
                     continue
-                curve, notes = mean_curve(group.runs, metric, x_name)
+                curve, notes = mean_curve(group.runs, metric_name, x_name)
                 messages += notes
                 if curve is not None:
-                    lines.append(Line(f"{label} ({describe_seeds(curve.num_seeds)})", color_index, curve))
+                    lines.append(Line(f"{name} ({describe_seeds(curve.num_seeds)})", color_index, curve))
             if lines:
-                panels.append(Panel(env, metric, lines))
+                panels.append(Panel(env, metric_name, lines))
     return panels, messages
 
 
@@ -85,14 +85,14 @@ def describe_seeds(num_seeds: int) -> str:
     return f"{num_seeds} seeds, " + ("95 % interval" if num_seeds >= MIN_SEEDS else "lowest to highest")
 
 
-def mean_curve(runs: Sequence[RunHistory], metric: str, x_name: XName) -> tuple[MeanCurve | None, list[str]]:
+def mean_curve(runs: Sequence[RunHistory], metric_name: str, x_name: XName) -> tuple[MeanCurve | None, list[str]]:
     """Returns the mean curve of runs over the range of x that all of them have.
 
     Between the points of a run its values are interpolated linearly.
 
     Args:
         runs: the runs of one group.
-        metric: the name of a column.
+        metric_name: the name of a column.
         x_name: the name of the column of the horizontal axis.
 
     Returns:
@@ -100,14 +100,14 @@ def mean_curve(runs: Sequence[RunHistory], metric: str, x_name: XName) -> tuple[
     """
     points, messages = [], []
     for run in runs:
-        x, y = run.columns[x_name], run.columns.get(metric, np.full(len(run.columns[x_name]), np.nan))
+        x, y = run.columns[x_name], run.columns.get(metric_name, np.full(len(run.columns[x_name]), np.nan))
         is_point = np.isfinite(x) & np.isfinite(y)
         x, y = x[is_point], y[is_point]
         if len(x) and (np.diff(x) > 0.0).all():
             points.append((run, x, y))
         else:
             reason = f"{x_name} that do not ascend" if len(x) else "no number yet"
-            messages.append(f"{run.path}: {metric} has {reason}. It is left out.")
+            messages.append(f"{run.path}: {metric_name} has {reason}. It is left out.")
     if not points:
         return None, messages
     begin, end = max(x[0] for _, x, _ in points), min(x[-1] for _, x, _ in points)

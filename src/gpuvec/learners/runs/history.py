@@ -41,12 +41,12 @@ class RunHistory(NamedTuple):
     """What of the files was left out."""
 
 
-def read_histories(paths: Iterable[Path], metric: str) -> tuple[list[RunHistory], list[str]]:
+def read_histories(paths: Iterable[Path], metric_name: str) -> tuple[list[RunHistory], list[str]]:
     """Reads the histories of runs; those that cannot be read are left out.
 
     Args:
         paths: run folders, or folders that contain run folders.
-        metric: as in `read_history`.
+        metric_name: as in `read_history`.
 
     Returns:
         The histories, and messages about what was left out.
@@ -57,7 +57,7 @@ def read_histories(paths: Iterable[Path], metric: str) -> tuple[list[RunHistory]
     for path in unique_paths.values():
         try:
             with RunFolder(path) as run:
-                history = read_history(run, metric)
+                history = read_history(run, metric_name)
         except (OSError, ValueError) as error:
             messages.append(f"{error} It is left out.")
             continue
@@ -77,13 +77,13 @@ def run_paths(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if (path / SETTINGS).is_file()) or [folder]
 
 
-def read_history(run: RunFolder, metric: str) -> RunHistory:
+def read_history(run: RunFolder, metric_name: str) -> RunHistory:
     """Reads the settings and one metric of a run.
 
     Args:
         run: the run folder.
-        metric: the name of a metric. "return" is that of the policy, or of each role, such as "wolves/return"; a whole name,
-            such as "wolves/return" or "metrics/grass", is that metric alone.
+        metric_name: the name of a metric. "return" is that of the policy, or of each role, such as "wolves/return"; a whole
+            name, such as "wolves/return" or "metrics/grass", is that metric alone.
 
     Raises:
         CheckpointError: the files are missing or damaged, or have no metrics yet.
@@ -99,7 +99,7 @@ def read_history(run: RunFolder, metric: str) -> RunHistory:
     except FileNotFoundError:
         raise CheckpointError(f"{run.path} has no {METRICS}: there are no metrics yet.") from None
     with file:
-        reader = _MetricReader(metric)
+        reader = _MetricReader(metric_name)
         reader.read(file)
     if not reader.num_rows:
         state = "every line is damaged" if reader.num_damaged else "there are no metrics yet"
@@ -107,7 +107,7 @@ def read_history(run: RunFolder, metric: str) -> RunHistory:
     selected = tuple(name for name in reader.columns if reader.is_selected(name))
     if not selected:
         names = ", ".join(sorted(reader.names)[:40])
-        raise ValueError(f"{run.path} has no metric {metric!r}; it has {names}.")
+        raise ValueError(f"{run.path} has no metric {metric_name!r}; it has {names}.")
     return RunHistory(
         path=run.path,
         env=str(settings.get("env", "?"))[:80],
@@ -134,8 +134,8 @@ def _notes(run: RunFolder, reader: _MetricReader) -> Iterable[str]:
 class _MetricReader:
     """Collects the columns of a metric, of the return and of the progress from the lines of metrics.jsonl."""
 
-    def __init__(self, metric: str) -> None:
-        self._metric = metric
+    def __init__(self, metric_name: str) -> None:
+        self._metric = metric_name
         self.columns: dict[str, list[float]] = {name: [] for name in PROGRESS_METRICS}
         self.names: set[str] = set()
         self.num_rows = self.num_damaged = 0
