@@ -65,19 +65,22 @@ class Score(NamedTuple):
 
 Scorer = Callable[[Mapping[str, Any], Match], Score]
 """Returns the score of networks, {role: its policy}, or {"all": policy} for one of all agents."""
+Comparison = Callable[[Mapping[str, Any], Match], Mapping[str, float]]
+"""Returns figures of networks, as of a `Scorer`, in which they are compared with other players."""
 
 
-def score_return(networks: Mapping[str, Any], match: Match, role: str | None = None) -> Score:
+def score_return(networks: Mapping[str, Any], match: Match, role: str | None = None, greedy: bool = True) -> Score:
     """Returns the mean return of the most probable actions.
 
     Args:
         networks: {role: its policy}, or {"all": policy} for one of all agents.
         match: the episodes.
         role: the agents over which returns are averaged; None for all agents.
+        greedy: take the most probable actions instead of drawing them.
     """
     from gpuvec.learners.evaluation.players import policies_by_role
 
-    results = match.play(policies_by_role(networks, seed=match.seed))
+    results = match.play(policies_by_role(networks, greedy=greedy, seed=match.seed))
     returns = results.returns if role is None else results.returns[:, results.roles[role]]
     return Score(float(returns.mean()), {name: float(values.mean()) for name, values in results.metrics.items()})
 
@@ -92,6 +95,7 @@ class Goal(NamedTuple):
         score: the score of a policy, by default its mean return.
         num_scores: points of a curve of scores; 0 for the curve of the returns in the training.
         params: parameters of the environment that are not its defaults, in the training and for the score.
+        compare: figures of the final policy beside its metrics.
     """
 
     env: str
@@ -100,6 +104,7 @@ class Goal(NamedTuple):
     score: Scorer = score_return
     num_scores: int = 0
     params: Mapping[str, Any] = {}  # is not mutated
+    compare: Comparison | None = None
 
     @property
     def task(self) -> str:
@@ -120,7 +125,7 @@ class Solution(NamedTuple):
         curve: the points of the curve.
         steps_to_bar: env steps until the mean over all environments of the last episode's return was at the bar; nan if it
             never was, or if the environment of the training had other parameters.
-        metrics: means of the environment's own metrics over the episodes of the final policy.
+        metrics: means of the environment's own metrics over the episodes of the final policy, and figures of its comparison.
     """
 
     seed: int
@@ -208,13 +213,15 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
     else:
         result = train(policies)
         curve = make_curve(result.history)
-    score = goal.score(result.networks, goal.match(1000, 1000 + seed, device))
+    match = goal.match(1000, 1000 + seed, device)
+    score = goal.score(result.networks, match)
+    comparison = goal.compare(result.networks, match) if goal.compare else {}
     if goal.num_scores:
         steps = (float(steps) for steps, _, score in curve if float(score) >= goal.bar)
     else:
         returns = ((metrics["steps"], mean_of_roles(metrics, "last_return")) for metrics in result.history)
         steps = (steps for steps, last_return in returns if last_return >= goal.bar and args.params == goal.params)
-    return Solution(seed, score.value, curve, next(steps, math.nan), score.metrics)
+    return Solution(seed, score.value, curve, next(steps, math.nan), {**score.metrics, **comparison})
 
 
 def report(figures: Figures, goal: Goal, solutions: Sequence[Solution]) -> None:

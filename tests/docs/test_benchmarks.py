@@ -141,24 +141,48 @@ class TestScripts:
         assert library in row["failed"]
 
 
+def make_untrained_networks(env: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Returns {role: a policy with its initial weights}."""
+    from gpuvec.learners.environments import make_env
+    from gpuvec.learners.ppo import PPOArgs
+    from gpuvec.learners.training import make_learner
+
+    args = PPOArgs(env=env, device="cpu", num_envs=2, num_steps=4, total_steps=8, hidden=(8,), params=params).resolved("cpu")
+    envs = make_env(env, 2, params, device="cpu", output="torch")
+    learner = make_learner(dict.fromkeys(envs.roles, args), envs)
+    return {role: policy.network for role, policy in learner.policies.items()}
+
+
 @pytest.mark.slow
 def test_the_score_of_a_hunt_is_the_number_of_sheep_that_a_wolf_eats_in_100_steps() -> None:
     """On a map of one cell, the only wolf eats a sheep in each step until none is left, whatever the animals do."""
     pytest.importorskip("torch")
     from benchmarks.cases.game_training import score_hunt
     from benchmarks.cases.solve import Match
-    from gpuvec.learners.environments import make_env
-    from gpuvec.learners.ppo import PPOArgs
-    from gpuvec.learners.training import make_learner
 
     env, params = "gpuvec/Predators-v0", {"num_wolves": 1, "num_sheep": 40, "height": 1, "width": 1, "initial_share": 1.0}
     params |= dict.fromkeys(("view_ahead", "view_behind", "view_side"), 1)
-    args = PPOArgs(env=env, device="cpu", num_envs=2, num_steps=4, total_steps=8, hidden=(8,), params=params).resolved("cpu")
-    learner = make_learner({"wolves": args, "sheep": args}, make_env(env, 2, params, device="cpu", output="torch"))
-    networks = {role: policy.network for role, policy in learner.policies.items()}
-    score = score_hunt(networks, Match(env, params, episodes=5, seed=3, device="cpu"))
+    score = score_hunt(make_untrained_networks(env, params), Match(env, params, episodes=5, seed=3, device="cpu"))
     pairs = [f"{wolves}_wolves_{sheep}_sheep" for wolves in ("trained", "random") for sheep in ("trained", "random")]
     assert score == (100.0, dict.fromkeys(pairs, 100.0))
+
+
+@pytest.mark.slow
+def test_returns_of_both_roles_are_compared_for_all_pairs() -> None:
+    """A planner that has no subsidies to pay changes nothing, so that returns depend on the policy of the states alone."""
+    pytest.importorskip("torch")
+    from benchmarks.cases.game_training import compare_returns
+    from benchmarks.cases.solve import Match
+
+    env, params = "gpuvec/EpidemicEconomy-v0", {"num_states": 2, "max_subsidy": 0.0, "max_episode_steps": 60}
+    match = Match(env, params, episodes=3, seed=3, device="cpu")
+    returns = compare_returns(make_untrained_networks(env, params), match)
+    assert len(returns) == 8
+    for role in ("state", "planner"):
+        by_pair = {name: value for name, value in returns.items() if name.endswith(f"_return_of_{role}")}
+        for states in ("trained", "random"):
+            assert len({value for name, value in by_pair.items() if name.startswith(f"{states}_state_")}) == 1
+        assert len(set(by_pair.values())) == 2
 
 
 def test_ratios_compare_the_best_results_of_both_sides() -> None:
