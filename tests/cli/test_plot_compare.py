@@ -114,6 +114,7 @@ class TestPage:
         assert [path.name for path in tmp_path.iterdir()] == ["curves.html"]
         page = html.read_text()
         assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)  # it loads nothing
+        assert '"modeBarButtonsToRemove": ["sendChartToCloud", "sendDataToCloud"]' in page  # and sends nothing
         traces = traces_of(page)
         named = {trace["name"]: trace["y"] for trace in traces if "name" in trace and trace["yaxis"] == "y"}
         assert named == {

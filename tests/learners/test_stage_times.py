@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpuvec.learners import learner as learners
 from gpuvec.learners import stage_times
 from gpuvec.learners.a2c import A2CArgs
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.stage_times import StageTimer, stage_name
-from gpuvec.learners.training import train
+from gpuvec.learners.training import make_learner, train
 
 
 class DeviceClock:
@@ -140,3 +142,29 @@ def test_the_events_of_graphs_sum_to_less_than_the_wall_clock(gpu: str, monkeypa
     stages, wall = rows[-1]
     assert list(stages) == ["collect", "estimate", "improve"]
     assert 0.0 < sum(stages.values()) <= wall
+
+
+def test_the_stages_of_one_graph_are_timed_before_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture in which the graphs are the functions themselves, on a CPU; afterwards the learner is as it was."""
+    args = PPOArgs(device="cpu", num_envs=8, num_steps=8, hidden=(8,)).resolved("cpu")
+    reports = []
+    for captured in (True, False):
+        env = gym.make_vec(args.env, 8, device="cpu", output="torch", autoreset_mode="SameStep")
+        learner = make_learner(args, env)
+        learner.policy.single_graph = True
+        if captured:
+            synchronized: list[Any] = []
+            monkeypatch.setattr(learners, "capture", lambda stage, *others: stage)
+            monkeypatch.setattr(torch.cuda, "synchronize", synchronized.append)
+            learner.capture()
+            assert synchronized == ["cpu"]
+            measured = dict(learner.stage_timer.seconds())
+            assert list(measured) == ["collect", "estimate", "improve"]
+        for _ in range(3):
+            learner.iterate()
+            reports.append(learner.read())
+        if captured:
+            assert learner.stage_timer.seconds() == measured
+        env.close()
+    for first, second in zip(reports[:3], reports[3:], strict=True):
+        assert first == pytest.approx(second, abs=0.0, nan_ok=True)

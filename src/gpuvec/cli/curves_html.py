@@ -10,6 +10,7 @@ from gpuvec.cli.plots import COLORS, import_extra, line_dash, metric_title, pane
 from gpuvec.cli.runs_command import printable
 from gpuvec.learners.runs.curves import X_TITLES, Line, Panel, XName
 
+CLOUD_BUTTONS = ["sendChartToCloud", "sendDataToCloud"]  # which would upload the data; the name depends on the version
 DASHES = ("solid", "dash", "dot", "dashdot")
 # Pixels. Legends are below their panels, so that a narrow window shows the curves in its whole width.
 PANEL_HEIGHT, TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_LINE_HEIGHT = 300, 50, 55, 24
@@ -27,7 +28,7 @@ def draw_html(panels: Sequence[Panel], x_name: XName) -> str:
         ValueError: there are too many panels.
     """
     figure = draw_figure(panels, x_name)
-    config = {"displaylogo": False, "responsive": True}
+    config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": CLOUD_BUTTONS}
     page: str = figure.to_html(include_plotlyjs=True, full_html=True, config=config, div_id="learning-curves")
     return page
 
