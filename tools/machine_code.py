@@ -36,7 +36,7 @@ from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.schema import default_action_dtype
+from gpuvec.engine.layout.schema import SingleAgentSchema, default_action_dtype
 from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
 from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
@@ -127,7 +127,7 @@ def compile_case(env: Any, options: KernelOptions, name: str, only: str) -> Iter
         name: of the variant and the options.
         only: a text that the name of a kernel must contain.
     """
-    is_single_agent = isinstance(env, SingleAgentEnv)
+    is_single_agent = isinstance(make_schema(env), SingleAgentSchema)
     text = source_text(env, options.cuda_c)
     rollout = rollout_kernel_options(env, options, RANDOM) if is_single_agent else options
     with numba_cuda.offline(CC):
