@@ -20,6 +20,14 @@ def make_counter(device, **kwargs):
     return env
 
 
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Predators-v0", "EpidemicEconomy-v0", "RICE-N-v0"])
+def test_kernels_are_made_for_the_actions_that_the_space_samples(name):
+    """Steps with such actions have the options of the reset, and share its compiled functions."""
+    env = gym.make_vec(f"gpuvec/{name}", num_envs=2, device="cpu", output="numpy")
+    _, dtype, _ = env.unwrapped.read_actions(env.action_space.sample(), 0)
+    assert dtype == env.unwrapped.simulation.options.action_dtype
+
+
 class TestAccepted:
     @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
     def test_integer_dtypes(self, backend, dtype):

@@ -22,7 +22,7 @@ from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions
 from gpuvec.engine.layout.declared_schema import check_fits_memory, make_schema
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.engine.layout.schema import MultiAgentSchema, sampled_action_dtype
 from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
 from gpuvec.spec import Environment, SingleAgentEnv
 
@@ -40,6 +40,8 @@ class Simulation:
         options: what its kernels are compiled for.
         num_envs: E.
         device: where they run.
+        integer_dtype: the dtype of discrete actions that most steps will read. Others are read as well, but their kernels share
+            no compiled functions with a reset.
 
     Attributes:
         env: a copy of the environment, which later changes of its module do not affect.
@@ -55,21 +57,24 @@ class Simulation:
         OutOfMemoryError: the buffers do not fit on the device.
     """
 
-    def __init__(self, env: Environment, options: KernelOptions, num_envs: int, device: Device) -> None:
+    def __init__(
+        self, env: Environment, options: KernelOptions, num_envs: int, device: Device, integer_dtype: DType = np.int64
+    ) -> None:
         check_fits_memory(env)
-        self.env, self.options, self.num_envs, self.device = frozen_environment(env), options, num_envs, device
+        self.env, self.num_envs, self.device = frozen_environment(env), num_envs, device
         self.schema = make_schema(self.env)
+        # A reset reads no actions. If its options are those of the first step, both share their compiled functions.
+        self.options = options._replace(action_dtype=sampled_action_dtype(self.schema, integer_dtype))
         self.version = 0
         self._kernels = make_kernel_set(self.env, num_envs, device)
-        self.layout = make_layout(self.env, options, self._kernels.split)
+        self.layout = make_layout(self.env, self.options, self._kernels.split)
         device.require_bytes(self._num_bytes(), f"{num_envs:,} environments{self._memory_advice()}")
         self.buffers = {name: self._zeros(buffer) for name, buffer in self.layout.owned.items()}
         self.buffers["faults"][:] = NO_FAULT
         for name in options.per_env:
             self.buffers[f"param_{name}"][:] = getattr(env.params, name)
         if isinstance(self.schema, MultiAgentSchema) and self.schema.has_role_field:
-            roles = self.schema.roles.values()
-            self.set_roles(device.arrays.asarray(np.repeat(np.arange(len(roles), dtype=np.int32), list(roles))))
+            self._write_declared_roles(self.schema)
         self._pool: dict[str, DeviceArray] = {}
         self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # {policy: (frozen copy, its content)}
         self._reset_launchers()
@@ -230,6 +235,14 @@ class Simulation:
             if name in names:
                 return buffers[buffer][:, names.index(name)]
         return buffers[f"state_{name}"]
+
+    def _write_declared_roles(self, schema: MultiAgentSchema) -> None:
+        """Writes the roles that the environment declares. They are sorted on the host, as a first sort on a GPU is compiled."""
+        roles = schema.roles.values()
+        role = np.repeat(np.arange(len(roles)), list(roles))
+        for name, values in (("role", role), ("agents_by_role", np.argsort(role, kind="stable"))):
+            field = self.field(name)
+            field[:] = self.device.arrays.asarray(values.astype(field.dtype))
 
     def set_roles(self, role: DeviceArray) -> None:
         """Writes the field `role`, and `agents_by_role`, which follows from it.

@@ -142,7 +142,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             num_buffers: the length of the ring of output buffers; None for new arrays in every step.
         """
         with self._device.current():
-            self.simulation = Simulation(self._env, options, self.num_envs, self._device)
+            self.simulation = Simulation(self._env, options, self.num_envs, self._device, self._framework.integer_dtype)
             for name, values in per_env_values.items():
                 self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
             schema, outputs = self.simulation.schema, self.simulation.layout.outputs

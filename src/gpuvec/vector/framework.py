@@ -15,6 +15,7 @@ import numpy as np
 
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import address_of
+from gpuvec.engine.compiler.types import DType
 from gpuvec.errors import MissingExtraError
 from gpuvec.vector.host_copies import is_on_gpu, to_host
 
@@ -31,6 +32,10 @@ class Framework(Protocol):
     @property
     def copies(self) -> bool:
         """Whether users get copies on the host, in place of the memory that `rows` returns."""
+
+    @property
+    def integer_dtype(self) -> DType:
+        """The dtype of integers that the framework makes by default, such as sampled actions."""
 
     @property
     def alignment(self) -> int:
@@ -80,6 +85,7 @@ class NativeArrays:
     """
 
     copies = False
+    integer_dtype: DType = np.int64
     alignment = 1
 
     def __init__(self, device: Device) -> None:
@@ -174,6 +180,7 @@ class JaxArrays(NativeArrays):
         device: the device of the arrays.
     """
 
+    integer_dtype: DType = np.int32
     alignment = 64  # XLA copies an array with less when it is imported, which is before a kernel has written it.
 
     def __init__(self, device: Device) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from gpuvec.engine.backends.device import Device
+from gpuvec.engine.compiler.types import DType
 from gpuvec.vector.framework import ArrayPointer
 from gpuvec.vector.native_arrays import check_has_memory
 
@@ -29,6 +31,7 @@ class TorchTensors:
     """
 
     copies = False
+    integer_dtype: DType = np.int64
     alignment = 1
 
     def __init__(self, device: Device) -> None:

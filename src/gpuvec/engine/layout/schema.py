@@ -195,3 +195,15 @@ def default_action_dtype(schema: EnvSchema) -> DType:
     if isinstance(schema, MultiAgentSchema) and schema.role_schemas:
         return tuple(part.action.dtype for part in schema.parts)
     return schema.action.dtype
+
+
+def sampled_action_dtype(schema: EnvSchema, integer_dtype: DType) -> DType:
+    """Returns the dtype of actions that users sample: integers or float32, or a tuple of those of each role.
+
+    Args:
+        schema: the schema of the environment.
+        integer_dtype: the dtype of integers in the user's framework.
+    """
+    if isinstance(schema, MultiAgentSchema) and schema.role_schemas:
+        return tuple(integer_dtype if part.action.discrete else np.float32 for part in schema.parts)
+    return integer_dtype if schema.action.discrete else np.float32
