@@ -1,5 +1,12 @@
-"""Changes of numba-cuda: a module is passed to NVVM once, and code is the same without unused lifetimes of variables."""
+"""Changes of numba-cuda: a module is passed to NVVM once, and code is the same without what inlined functions do not need."""
 
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import numpy as np
 import pytest
 
 from gpuvec.engine.backends.cuda import numba_cuda
@@ -11,17 +18,28 @@ pytestmark = [
 ]
 
 
-def test_each_module_is_passed_once(monkeypatch):
+@pytest.fixture
+def passed_modules(monkeypatch):
+    """The LLVM modules that are passed to NVVM."""
     from numba.cuda.cudadrv import nvvm
 
-    passed_modules, compile_ir = [], nvvm.compile_ir
+    modules, compile_ir = [], nvvm.compile_ir
 
-    def record(modules, **options):
-        passed_modules.extend(modules)
-        return compile_ir(modules, **options)
+    def record(texts, **options):
+        modules.extend(texts)
+        return compile_ir(texts, **options)
 
     monkeypatch.setattr(nvvm, "compile_ir", record)
+    return modules
 
+
+def definition(modules, name):
+    """The line that defines a function."""
+    (line,) = (line for module in modules for line in module.splitlines() if re.match(rf"define .*@\S*{name}", line))
+    return line
+
+
+def test_each_module_is_passed_once(passed_modules):
     @inline_function
     def shared(x):
         return x * x
@@ -64,3 +82,79 @@ def test_code_does_not_depend_on_unused_lifetimes(monkeypatch):
     monkeypatch.setattr(PostProcessor, "run", PostProcessor.run.__wrapped__)
     assert "collatz" in code
     assert compile_ptx() == code
+
+
+class Walker(NamedTuple):
+    """Members of several types."""
+
+    position: float
+    steps: int
+    active: bool
+    goal: tuple[float, float]
+    notes: tuple[()]
+
+
+def make_walk(decorate):
+    """A function that passes and returns tuples, by functions that `decorate` makes."""
+
+    @decorate
+    def move(walker, limits):
+        x = max(limits[0], min(limits[1], walker.position + np.float32(0.5)))
+        return Walker(x, walker.steps + 1, walker.active and x < limits[1], walker.goal, ())
+
+    @decorate
+    def distance(walker, start, weights):
+        return abs(walker.goal[0] - walker.position) * weights[0] + abs(walker.goal[1] - start) * weights[1]
+
+    def walk(steps):
+        walker = Walker(np.float32(0), 0, steps > 2, (np.float32(3), np.float32(4)), ())
+        while walker.steps < steps and walker.active:
+            walker = move(walker, (np.float32(-1), np.float32(1.5)))
+        return np.int32(distance(walker, walker.position, (np.float32(1), np.float32(2)))) + np.int32(walker.steps)
+
+    return walk
+
+
+def compile_walk(decorate):
+    """The PTX of a function that calls both, without the objects that Numba declares for Python's exceptions."""
+    options = {"device": True, "abi": "c", "abi_info": {"abi_name": "walk"}, "output": "ptx", "cc": (9, 0)}
+    with numba_cuda.offline((9, 0)):
+        ptx = numba_cuda.cuda.compile(make_walk(decorate), "int32(int32)", **options)[0]
+    return [line for line in ptx.splitlines() if "NumbaEnv" not in line]
+
+
+def test_code_does_not_depend_on_how_tuples_are_passed(monkeypatch):
+    from numba.cuda.compiler import CUDANativeLowering
+
+    code = compile_walk(inline_function)
+    monkeypatch.setattr(CUDANativeLowering, "run_pass", CUDANativeLowering.run_pass.__wrapped__)
+    assert any("walk" in line for line in code)
+    assert compile_walk(inline_function) == code
+
+
+def test_tuples_without_flags_are_passed_whole_to_inlined_functions_alone(passed_modules):
+    compile_walk(inline_function)
+    for name, arguments in (("move", r'\[2 x float\] %"\.7"\)'), ("distance", r'float %"\.7", \[2 x float\] %"\.8"\)')):
+        assert re.search(arguments, definition(passed_modules, name))
+    passed_modules.clear()
+    compile_walk(numba_cuda.cuda.jit(device=True))
+    assert "[2 x float] %" not in definition(passed_modules, "move") + definition(passed_modules, "distance")
+
+
+def test_compilation_does_not_import_linear_algebra():
+    program = """
+import sys
+from gpuvec.engine.backends.cuda import numba_cuda
+from numba.cuda import types
+from numba.cuda.np import arraymath, linalg
+def kernel(x):
+    pass
+with numba_cuda.offline((9, 0)):
+    numba_cuda.compile_kernel(kernel, types.void(types.int64), (9, 0), "ltoir")
+print("scipy.linalg" in sys.modules, arraymath._HAVE_BLAS, arraymath.ensure_blas is linalg.ensure_blas)
+linalg.ensure_blas()
+print("scipy.linalg" in sys.modules)
+"""
+    assert find_spec("scipy") is not None, "the test needs SciPy"
+    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert output == ["False", "True", "True", "True"]

@@ -29,8 +29,9 @@ from gpuvec.errors import AuthoringError
 P = TypeVar("P", bound=tuple[Any, ...])
 NUM_RECENT_FUNCTIONS = 64
 
-# Functions for which `inline_function` made a Numba function.
+# Functions for which `inline_function` made a Numba function, and kernels.
 _inline_functions: WeakSet[Callable[..., Any]] = WeakSet()
+_kernels: WeakSet[Callable[..., Any]] = WeakSet()
 # Numba functions by frozen function. Functions of equal content are compiled once for as long as something refers to the
 # result, and the most recent ones are kept alive beyond that.
 _device_functions: WeakValueDictionary[types.FunctionType, Any] = WeakValueDictionary()
@@ -67,6 +68,16 @@ def inline_function(function: Callable[..., Any]) -> DeviceFunction:
 def is_inline(function: Callable[..., Any]) -> bool:
     """Whether `inline_function` made a Numba function of `function`."""
     return function in _inline_functions
+
+
+def add_kernel(function: Callable[..., None]) -> None:
+    """Tells the changes of numba-cuda that `function` is a kernel of this package, which they apply to as well."""
+    _kernels.add(function)
+
+
+def has_plain_values(function: Callable[..., Any]) -> bool:
+    """Whether `function` is compiled for this package, so that no value in it has a count of references."""
+    return function in _inline_functions or function in _kernels
 
 
 def without_literals(args: Any, kws: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -12,6 +12,7 @@ from functools import wraps
 from types import CodeType
 from typing import Any
 
+from gpuvec.engine.compiler.functions import has_plain_values
 from gpuvec.engine.compiler.types import NumbaModule
 
 DefinePipelines = Callable[[Any], list[Any]]
@@ -65,7 +66,8 @@ def compute_lifetimes_on_demand(postproc: NumbaModule) -> None:
     """Makes the post-processor of numba-cuda compute lifetimes of variables only where something reads them.
 
     Five passes for each function run the post-processor, and it computes each time which variables live at the start of each
-    block. Generators alone need that.
+    block. Generators alone need that. Two of them insert a statement where the lifetime of a variable ends, for counts of
+    references, which values in functions and kernels of this package do not have.
 
     Args:
         postproc: numba-cuda's module `postproc`.
@@ -81,7 +83,7 @@ def compute_lifetimes_on_demand(postproc: NumbaModule) -> None:
             return
         function.blocks = postproc.transforms.canonicalize_cfg(function.blocks)
         function.variable_lifetime, function.generator_info = postproc.VariableLifetime(function.blocks), None
-        if emit_dels:
+        if emit_dels and not has_plain_values(function.func_id.func):
             self._insert_var_dels(extend_lifetimes=extend_lifetimes)
 
     processor_class.run = run

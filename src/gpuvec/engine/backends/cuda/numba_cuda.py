@@ -10,8 +10,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +22,14 @@ from numba import config, types
 from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cuda.binary import Binary
+from gpuvec.engine.backends.cuda.call_convention import pass_tuples_whole
 from gpuvec.engine.backends.cuda.compiled_functions import link_modules_once, widen_literals
 from gpuvec.engine.backends.cuda.dependent_launch import make_wait_for_previous
 from gpuvec.engine.compiler.array_ops import ArrayOps, cpu_array_ops, make_array_ops
 from gpuvec.engine.compiler.counted_range import register_counted_range
 from gpuvec.engine.compiler.extern_call import extern_c_call
 from gpuvec.engine.compiler.frames import with_large_frame
+from gpuvec.engine.compiler.functions import add_kernel
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
@@ -77,6 +80,25 @@ def _store_large_tables_globally(context_class: type) -> None:
     context_class.make_constant_array = make_constant_array  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
 
+def _import_without_linear_algebra() -> None:
+    """Imports numba-cuda's module of NumPy functions, which itself imports SciPy's BLAS just to know whether it is there.
+
+    That took a third of the time between the import of numba-cuda and its first compilation.
+    """
+    from numba.cuda.np import linalg
+
+    def ensure_blas() -> None:
+        if find_spec("scipy") is None:
+            raise ImportError("SciPy is not installed")
+
+    import_blas, linalg.ensure_blas = linalg.ensure_blas, ensure_blas
+    try:
+        from numba.cuda.np import arraymath
+    finally:
+        linalg.ensure_blas = import_blas
+    arraymath.ensure_blas = import_blas
+
+
 def _import_cuda() -> NumbaModule:
     """`numba.cuda`. NumPy 2.5 dropped `row_stack`, an alias of `vstack`, which numba-cuda 0.30 looks up when it is imported."""
     is_missing = not hasattr(np, "row_stack")
@@ -92,10 +114,13 @@ def _import_cuda() -> NumbaModule:
 
                 FakeCUDAShared.array = _shared_array
             else:
-                import numba.cuda.np.arrayobj  # noqa: F401  # this module looks `row_stack` up
+                import numba.cuda.np.arrayobj  # this module looks `row_stack` up
+
+                _import_without_linear_algebra()
                 from numba.cuda.codegen import CUDACodeLibrary
-                from numba.cuda.compiler import CUDACompiler
-                from numba.cuda.core import compiler_machinery, errors, postproc
+                from numba.cuda.compiler import CUDACompiler, CUDANativeLowering
+                from numba.cuda.core import callconv, compiler_machinery, errors, postproc
+                from numba.cuda.datamodel import ArgPacker
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
@@ -105,6 +130,7 @@ def _import_cuda() -> NumbaModule:
                 CUDACompiler.define_pipelines = define_pipelines
                 compute_lifetimes_on_demand(postproc)
                 widen_literals(CUDADispatcher)
+                pass_tuples_whole(CUDANativeLowering, callconv, numba.cuda.types, ArgPacker)
                 link_modules_once(CUDACodeLibrary)
                 _store_large_tables_globally(CUDATargetContext)
                 register_counted_range(_numba_cuda_api())
@@ -125,6 +151,18 @@ def _numba_cuda_api() -> NumbaApi:
 
 
 cuda = _import_cuda()
+
+
+def _compiler_lock() -> AbstractContextManager[None]:
+    """Returns the lock that a thread holds while it compiles, and while it composes the functions that are compiled."""
+    if SIMULATED:
+        return nullcontext()
+    from numba.cuda.core.compiler_lock import global_compiler_lock
+
+    return global_compiler_lock
+
+
+compiler_lock = _compiler_lock()
 
 
 @cache
@@ -220,6 +258,7 @@ def compile_kernel(
         threads: the block size that registers are allocated for; None for any.
         min_blocks_per_sm: how many blocks must have enough registers on one multiprocessor.
     """
+    add_kernel(kernel)
     bounds = None if threads is None else (threads, min_blocks_per_sm)
     return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=output, launch_bounds=bounds)[0]
 
