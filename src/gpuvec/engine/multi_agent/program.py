@@ -94,6 +94,7 @@ class _Parts(NamedTuple):
     critic: RowItems | None  # the observations of a critic
     knn: KnnFunctions | None
     cell_list: CellList | None
+    set_loads: list[Segment]  # of a reset and of a step: copy the fields of sets to shared memory
 
 
 def make_program(
@@ -122,9 +123,9 @@ def make_program(
     blocks = [] if ctx.role_contexts else make_block_stores(ctx, features)
     row_items = _row_items(ctx, access)
     status = make_episode_status(ctx, access)
-    parts = _Parts(
-        ctx, access, status, features, stores, blocks, row_items, _critic_items(ctx, access), knn, make_cell_list(ctx)
-    )
+    set_loads = set_copy_segments(ctx, access.layout, is_load=True)
+    critic, cell_list = _critic_items(ctx, access), make_cell_list(ctx)
+    parts = _Parts(ctx, access, status, features, stores, blocks, row_items, critic, knn, cell_list, set_loads)
     arrays, ends = _work_arrays(parts), _episode_end_segments(parts) if ctx.same_step else []
     return Program(
         work=named_tuple("Work", tuple(arrays)),
@@ -196,7 +197,7 @@ def _reset_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status, stages = parts.ctx, parts.access, parts.status, parts.ctx.launch.stage_state
     return [
         Segment(ENVS, make_reset_env(ctx, access, status), barrier=not stages, takes_request=True),
-        *set_copy_segments(ctx, access.layout, is_load=True),
+        *parts.set_loads,
         *([Segment(AGENTS, make_load_state(access))] if stages else []),
         *_requested_start_segments(parts),
     ]
@@ -226,7 +227,7 @@ def _step_segments(parts: _Parts) -> list[Segment]:
     segments = [
         Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
         *(clear_list_segments(ctx) if _final_items(parts) else []),
-        *set_copy_segments(ctx, access.layout, is_load=True),
+        *parts.set_loads,
         *stage_action_segments(ctx),
         Segment(AGENTS, make_load_agent(ctx, access)),
     ]

@@ -130,48 +130,55 @@ def segment_source(segment: Segment, name: str, block: BlockShape, margin: str) 
     elif segment.unit == ENVS:
         lines = [f"if {block.has_env}:", "    " + call.format(f"e0 + {block.env}, {block.env}")]
     elif segment.after_round is not None:
-        lines = _rounds(call, f"{name}_after_round", block)
+        lines = _rounds(call, name, block)
     else:
-        lines = _agent_loop(call, block)
+        lines = _agent_loop(call, name, block)
     if segment.barrier:
         lines.append("barrier()")
     return "".join(f"{margin}{line}\n" for line in lines)
 
 
-def _rounds(call: str, after_round: str, block: BlockShape) -> list[str]:
+def _rounds(call: str, name: str, block: BlockShape) -> list[str]:
     """Lines of a loop in which each thread has one agent of an env, and which calls `after_round` after each iteration."""
     assert block.envs == 1, "rounds are over the agents of one env"
+    u = f"u_{name}"
     return [
-        "u = assume_nonnegative(0)",
-        f"while u < {block.agents}:",
-        f"    if u + thread < {block.agents}:",
-        "        " + call.format("e0, 0, assume_nonnegative(u + thread)"),
+        f"{u} = assume_nonnegative(0)",
+        f"while {u} < {block.agents}:",
+        f"    if {u} + thread < {block.agents}:",
+        "        " + call.format(f"e0, 0, assume_nonnegative({u} + thread)"),
         "    barrier()",
-        f"    {after_round}(b, w, e0, u, thread, clock)",
+        f"    {name}_after_round(b, w, e0, {u}, thread, clock)",
         "    barrier()",
-        f"    u = assume_nonnegative(u + {block.threads})",
+        f"    {u} = assume_nonnegative({u} + {block.threads})",
     ]
 
 
-def _agent_loop(call: str, block: BlockShape) -> list[str]:
-    """Lines of a loop over the agents of a thread with a stride; if a thread has at most one agent, there is no loop."""
-    next_agent = f"    u = assume_nonnegative(u + {block.threads})"
+def _agent_loop(call: str, name: str, block: BlockShape) -> list[str]:
+    """Lines of a loop over the agents of a thread with a stride; if a thread has at most one agent, there is no loop.
+
+    The names of variables end with the `name` of the segment. For a variable of several segments, Numba would search the kernel
+    at each assignment for the values that may arrive there.
+    """
+    k, i, u = f"k_{name}", f"i_{name}", f"u_{name}"
+    next_agent = f"    {u} = assume_nonnegative({u} + {block.threads})"
     if block.threads == 1:
-        return [f"for i in range({block.agents}):", "    " + call.format("e0, 0, i")]
+        return [f"for {i} in range({block.agents}):", "    " + call.format(f"e0, 0, {i}")]
     if block.envs == 1 and block.agents <= block.threads:
         return [f"if thread < {block.agents}:", "    " + call.format("e0, 0, thread")]
     if block.envs == 1:
-        return ["u = thread", f"while u < {block.agents}:", "    " + call.format("e0, 0, u"), next_agent]
-    call_line = "    " + call.format("assume_nonnegative(e0 + k), k, i")
+        return [f"{u} = thread", f"while {u} < {block.agents}:", "    " + call.format(f"e0, 0, {u}"), next_agent]
+    call_line = "    " + call.format(f"assume_nonnegative(e0 + {k}), {k}, {i}")
     if block.envs * block.agents <= block.threads:
-        return [f"if thread < m * {block.agents}:", f"    k, i = divmod_u32(thread, {block.agents})", call_line]
+        return [f"if thread < m * {block.agents}:", f"    {k}, {i} = divmod_u32(thread, {block.agents})", call_line]
     envs = envs_per_round(block.threads, block.agents)
     if envs:
         lines = [
-            f"k, i = divmod_u32(thread, {block.agents})",
-            "while k < m:",
+            f"{k}, {i} = divmod_u32(thread, {block.agents})",
+            f"while {k} < m:",
             call_line,
-            f"    k = assume_nonnegative(k + {envs})",
+            f"    {k} = assume_nonnegative({k} + {envs})",
         ]
         return [f"if thread < {envs * block.agents}:", *(f"    {line}" for line in lines)]
-    return ["u = thread", f"while u < m * {block.agents}:", f"    k, i = divmod_u32(u, {block.agents})", call_line, next_agent]
+    index = f"    {k}, {i} = divmod_u32({u}, {block.agents})"
+    return [f"{u} = thread", f"while {u} < m * {block.agents}:", index, call_line, next_agent]
