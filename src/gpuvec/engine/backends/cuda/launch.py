@@ -6,8 +6,10 @@ call reads the arguments at a fixed address, where a step writes only those that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
-from gpuvec.engine.backends.cuda.launch_config import LaunchConfig, make_launch_config
+from gpuvec.engine.backends.cuda.launch_config import LaunchConfig, SingleAgentLaunch, make_launch_config
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.kernel_set import (
     ResetLauncher,
@@ -64,12 +66,15 @@ def load_or_compile_kernels(
 
     def compile_all() -> list[Cubin]:
         from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
+        from gpuvec.engine.backends.cuda.numba_cuda import compiler_lock
         from gpuvec.engine.compiler.diagnostics import explain_env_errors
         from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 
         if policy is None:
             with explain_env_errors(env, kind):
-                cubins = [kernel.cubin(cc) for kernel in make_kernels(env, options, launch_config, kind == "step")]
+                with compiler_lock:
+                    kernels = make_kernels(env, options, launch_config, kind == "step")
+                cubins = [kernel.cubin(cc) for kernel in kernels]
         else:
             with explain_policy_errors(env, policy):
                 cubins = [make_rollout_kernel(env, options, policy, launch_config).cubin(cc)]
@@ -138,7 +143,8 @@ class CudaKernels:
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with kernels for `options`."""
         dtypes = request_dtypes(self._env)
-        arguments, launch = self._load("reset", options, len(dtypes))
+        with self._step_compilation(options):
+            arguments, launch = self._load("reset", options, len(dtypes))
         return make_reset_launcher(arguments, dtypes, launch)
 
     def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
@@ -158,6 +164,28 @@ class CudaKernels:
             launch(stream)
 
         return launch_rollout
+
+    @contextmanager
+    def _step_compilation(self, options: KernelOptions) -> Iterator[None]:
+        """A context during which a thread compiles the kernels of a step, so that `step` finds them.
+
+        Numba runs in one thread at a time, and the linker, which takes a quarter of the time, runs beside it. An environment
+        with rollouts may need no step.
+        """
+        if isinstance(self._launch_config, SingleAgentLaunch):
+            yield
+            return
+        thread = Thread(target=self._compile_step, args=(options,))
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+    def _compile_step(self, options: KernelOptions) -> None:
+        source = source_text(self._env, options.cuda_c)
+        with suppress(Exception), self._device.current():  # `step` raises the error again.
+            load_or_compile_kernels("step", self._env, options, self._launch_config, self._cc, source)
 
     def _load(
         self, kind: str, options: KernelOptions, num_request_scalars: int = 0, *policy: RolloutPolicy
