@@ -30,7 +30,12 @@ EnvCall = Callable[[ToNumpy], tuple[Any, ...]]  # what a call of `reset` or `ste
 
 
 def ignore_call(place: str, is_first: bool) -> None:
-    """Does nothing before a call of a `LockstepPair`."""
+    """Does nothing before a call of a `LockstepPair`.
+
+    Args:
+        place: what is called.
+        is_first: whether it is the first of its kind.
+    """
 
 
 class LockstepPair:

@@ -103,13 +103,13 @@ def differing_part(layout: ResultLayout, cpu: Results, other: Results, row: int)
     own, of_environment, of_others = 0.0, 0.0, 0.0
     for name, elements in unequal.items():
         num_axes = layout.num_set_axes(name, elements.ndim + 1)
-        share = float(elements.reshape(*elements.shape[:num_axes], -1).any(-1).mean())
+        part = float(elements.reshape(*elements.shape[:num_axes], -1).any(-1).mean())
         if not name.startswith(STATE) and name != "reward":
-            of_others = max(of_others, share)
+            of_others = max(of_others, part)
         elif num_axes:
-            own = max(own, share)
+            own = max(own, part)
         else:
-            of_environment = max(of_environment, share)
+            of_environment = max(of_environment, part)
     return own or of_environment or of_others
 
 

@@ -31,11 +31,11 @@ class WholeValue(NamedTuple):
     argument_types: tuple[ir.Type, ...]
 
     def as_arguments(self, builder: ir.IRBuilder, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """Returns the arguments of a call with these `values`."""
+        """Returns the arguments of a call with these `values`; the `builder` of LLVM IR adds nothing."""
         return values
 
     def from_arguments(self, builder: ir.IRBuilder, arguments: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """Returns the values of the `arguments` of a function."""
+        """Returns the values of the `arguments` of a function; the `builder` of LLVM IR adds nothing."""
         return arguments
 
 
@@ -51,12 +51,12 @@ class ArgumentPacker:
         self.argument_types = tuple(kind for packer in packers for kind in packer.argument_types)
 
     def as_arguments(self, builder: ir.IRBuilder, values: Sequence[ir.Value]) -> list[ir.Value]:
-        """Returns the arguments of a call with these `values`."""
+        """Returns the arguments of a call with these `values`, which `builder` takes apart."""
         pairs = zip(self._packers, values, strict=True)
         return [argument for packer, value in pairs for argument in packer.as_arguments(builder, [value])]
 
     def from_arguments(self, builder: ir.IRBuilder, arguments: Sequence[ir.Value]) -> list[ir.Value]:
-        """Returns the values of the `arguments` of a function."""
+        """Returns the values of the `arguments` of a function, which `builder` puts together."""
         values: list[ir.Value] = []
         start = 0
         for packer in self._packers:
@@ -64,6 +64,14 @@ class ArgumentPacker:
             values += packer.from_arguments(builder, arguments[start:end])
             start = end
         return values
+
+
+class TypeNumbers(dict[NumbaType, int]):
+    """Numbers types in the order in which they are looked up."""
+
+    def __missing__(self, kind: NumbaType) -> int:
+        self[kind] = len(self)
+        return self[kind]
 
 
 def pass_tuples_whole(
@@ -83,6 +91,8 @@ def pass_tuples_whole(
         if isinstance(kind, types.BaseTuple):
             return all(map(is_whole, kind.types)) and len(kind) > 0
         return not isinstance(kind, types.Boolean)
+
+    numbers = TypeNumbers()
 
     @lru_cache(NUM_SIGNATURES)
     def make_packer(manager: Any, kinds: tuple[NumbaType, ...]) -> ArgumentPacker:
@@ -107,8 +117,8 @@ def pass_tuples_whole(
             """Leaves the arguments without names."""
 
         def mangler(self, name: str, argument_types: Sequence[NumbaType], *, abi_tags: object = (), uid: int = 0) -> str:
-            """Returns a symbol that is unique in this process: Numba numbers all functions and types."""
-            codes = "_".join(str(kind._code) for kind in argument_types)
+            """Returns a symbol that is unique in this process, by the numbers of function and types."""
+            codes = "_".join(str(numbers[kind]) for kind in argument_types)
             return f"{callconv.itanium_mangler.escape_string(name)}_{uid}_{codes}"
 
     run_pass = lowering_class.run_pass  # type: ignore[attr-defined]  # numba-cuda has no annotations
