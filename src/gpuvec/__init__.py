@@ -10,6 +10,7 @@ imported when an environment is created.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from gpuvec.angles import sincos, wrap
@@ -23,6 +24,7 @@ from gpuvec.spec import Bools, Floats, Int8s, Ints, MultiAgentEnv, SingleAgentEn
 
 if TYPE_CHECKING:
     from gpuvec.episode import fetch_episode
+    from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
     from gpuvec.vector.env import VectorEnv
     from gpuvec.vector.parallel import ParallelEnv
 
@@ -49,6 +51,7 @@ __all__ = [
     "each",
     "fetch_episode",
     "fraction",
+    "load_policy",
     "max_of",
     "min_of",
     "normal",
@@ -78,6 +81,28 @@ def parallel_env(id: str, **kwargs: Any) -> ParallelEnv:
     """
     env: ParallelEnv = importlib.import_module("gpuvec.vector.parallel").ParallelEnv(id, **kwargs)
     return env
+
+
+def load_policy(name_or_path: str | os.PathLike[str], *, device: str = "cpu", seed: int = 0, body: Any = None) -> TrainedPolicy:
+    """Returns a trained policy, whose method `act` returns actions for observations.
+
+    Args:
+        name_or_path: the name of a policy that comes with gpuvec, such as "CartPole-v1", or the path of a run folder, of a
+            checkpoint or of a policy file. A name comes first: give a path with the same name as "./CartPole-v1".
+        device: of its networks: "auto", "cpu", "cuda" or "cuda:1".
+        seed: of the actions that are drawn with `stochastic=True`.
+        body: the function that made the networks; None for the default.
+
+    Raises:
+        FileNotFoundError: there is no such policy; the message lists those that come with gpuvec.
+        CheckpointError: the file is damaged, of another version, or names a module that is not imported.
+        StateError: the file is of another network, or of other spaces than the environment has.
+        MissingExtraError: safetensors is not installed.
+    """
+    module = importlib.import_module("gpuvec.learners.policy_files.trained_policy")
+    contents, _ = module.load_contents(name_or_path)
+    policy: TrainedPolicy = module.TrainedPolicy(contents, device, seed, body)
+    return policy
 
 
 def __getattr__(name: str) -> Any:

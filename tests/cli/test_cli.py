@@ -111,7 +111,7 @@ class TestErrors:
             (["train", "--episodes", "0"], "episodes must be at least 1"),
             (["train", "--algorithm", "sac"], "algorithm must be one of ppo, a2c, ddpg, got 'sac'"),
             (["train", "--device", "cpu", "--params", "grvity", "3"], "did you mean 'gravity'?"),
-            (["eval", "no/such/run"], "no checkpoint at"),
+            (["eval", "no/such/run"], "there is no policy"),
         ],
     )
     def test_an_error_is_explained_in_one_line(
@@ -137,7 +137,7 @@ class TestErrors:
 
     def test_a_checkpoint_of_an_unknown_algorithm_is_refused(self, tmp_path: Path) -> None:
         torch.save({"format": FORMAT, "args": {"all": {"algorithm": "sac"}}, "env": {}}, tmp_path / "checkpoint-1.pt")
-        with pytest.raises(StateError, match=r"is a checkpoint of 'sac'; this version has ppo, a2c, ddpg\."):
+        with pytest.raises(StateError, match=r"is of the algorithm 'sac'; this version has ppo, a2c, ddpg\."):
             load(tmp_path)
 
     def test_a_checkpoint_that_would_run_code_is_refused(self, tmp_path: Path) -> None:

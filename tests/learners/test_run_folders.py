@@ -146,7 +146,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "no args": (set_value("args", {}), "args"),
     "args of a role that are a number": (set_value("args.all", 3), "args"),
     "no algorithm": (delete_key("args.all.algorithm"), "algorithm"),
-    "an algorithm that is a list": (set_value("args.all.algorithm", ["ppo"]), "checkpoint of ['ppo']"),
+    "an algorithm that is a list": (set_value("args.all.algorithm", ["ppo"]), "of the algorithm ['ppo']"),
     "no environment": (delete_key("args.all.env"), "env"),
     "an unknown setting": (set_value("args.all.colour", 1), "colour"),
     "a setting of another type": (set_value("args.all.gamma", "high"), "gamma"),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.progress import waiting
 
 if TYPE_CHECKING:
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    checkpoint: Annotated[Path, tyro.conf.Positional],
+    policy: Annotated[str, tyro.conf.Positional],
     episodes: int = 100,
     seed: int = 0,
     device: str = "auto",
@@ -26,36 +24,33 @@ def evaluate(
     """Evaluate a trained policy: print the mean return with its 95 % confidence interval, and the lowest and highest return.
 
     Args:
-        checkpoint: a run folder, or a file checkpoint-<iteration>.pt in one.
+        policy: a run folder, a file checkpoint-<iteration>.pt in one, a policy file, or the name of a policy that comes with
+            gpuvec, such as CartPole-v1.
         episodes: the number of episodes. Each is the first episode of its own environment.
         seed: the seed of the environments, and of the actions with --stochastic. With the seed of the training, the result is
             that of the evaluation at the end of the training.
         device: auto, cpu, cuda or cuda:1; auto is a GPU if there is one.
         stochastic: draw actions from the policy instead of taking the likeliest action.
-        trust: import the Python module that the checkpoint names for its environment. Importing runs the module's code.
+        trust: import the Python module that the policy names for its environment. Importing runs the module's code.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
     with waiting("loading PyTorch"):
+        from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.engine.backends.device import parse_device
-        from gpuvec.learners.evaluation.evaluate import load_policy, run_episodes
+        from gpuvec.learners.evaluation.evaluate import run_episodes
         from gpuvec.learners.evaluation.players import policies_by_role
-        from gpuvec.learners.runs.checkpoint import load, require_trained_policies
         from gpuvec.learners.seeds import EVALUATION, stream_seed
 
-    contents = load(checkpoint)
-    require_trained_policies(contents, checkpoint)
-    for settings in contents["args"].values():
-        import_env_module(settings["env"], trust, checkpoint)
     device, seed = str(parse_device(device)), stream_seed(seed, EVALUATION)
-    policies = {role: load_policy(contents, device, role=role) for role in contents["args"]}
-    args = next(args for args, _ in policies.values())
-    player = policies_by_role({role: network for role, (_, network) in policies.items()}, greedy=not stochastic, seed=seed)
-    with waiting(f"compiling {args.env}, and running {episodes} episodes"):
-        results = run_episodes(args.env, player, episodes=episodes, seed=seed, device=device, params=args.params)
+    trained_policy = find_policy(policy, device, trust)
+    env, params = trained_policy.env, trained_policy.params
+    player = policies_by_role(trained_policy.networks, greedy=not stochastic, seed=seed)
+    with waiting(f"compiling {env}, and running {episodes} episodes"):
+        results = run_episodes(env, player, episodes=episodes, seed=seed, device=device, params=params)
     returns = results.returns
     print(
-        f"{args.env}: mean return {returns.mean():.1f}{confidence_interval(returns)} over {episodes} episodes "
+        f"{env}: mean return {returns.mean():.1f}{confidence_interval(returns)} over {episodes} episodes "
         f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f})"
     )
     for line in result_lines(results):

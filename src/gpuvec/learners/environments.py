@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium as gym
 import numpy as np
 
+from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.config.tuned import find_tuned_settings
 from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
@@ -43,6 +44,15 @@ class TrainingEnv(Protocol):
     state_dict: Any
     load_state_dict: Any
     close: Any
+
+
+class AgentSpaces(NamedTuple):
+    """The spaces of one agent, and whether its actions have masks."""
+
+    observation: gym.Space[Any]
+    action: gym.Space[Any]
+    critic_observation: gym.Space[Any] | None  # that of a value function in training; None if the environment has none
+    has_masks: bool
 
 
 def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: Any) -> TrainingEnv:
@@ -131,6 +141,29 @@ def critic_space_of_agent(env: TrainingEnv) -> gym.spaces.Box | None:
     """
     space = getattr(env.unwrapped, "single_critic_observation_space", None)
     return None if space is None else gym.spaces.Box(-np.inf, np.inf, space.shape[-1:])
+
+
+def find_agent_spaces(env: str, params: Mapping[str, Any], device: str, role: str = ALL) -> AgentSpaces:
+    """Returns the spaces of one agent of an environment, which is created for that.
+
+    Args:
+        env: the id of the environment.
+        params: the environment's own parameters.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        role: the role of the agent, if roles have spaces of their own.
+
+    Raises:
+        StateError: the roles of the environment have spaces of their own, and `role` is none of them.
+    """
+    envs = make_env(env, 1, params, device=device, output="torch")
+    try:
+        if has_role_spaces(envs) and role not in envs.roles:
+            raise StateError(f"{env} has the roles {', '.join(envs.roles)}, and the policy is of the role {role!r}.")
+        shape = envs.action_mask_shape
+        has_masks = role in shape if isinstance(shape, Mapping) else shape is not None
+        return AgentSpaces(*spaces_of_agent(envs, role), critic_space_of_agent(envs), has_masks)
+    finally:
+        envs.close()
 
 
 def is_multi_agent(env: TrainingEnv) -> bool:

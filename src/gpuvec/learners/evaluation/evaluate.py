@@ -14,7 +14,7 @@ from gpuvec.episode import STEP_LIMIT, make_endless_error
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.environments import critic_space_of_agent, is_multi_agent, make_env, spaces_of_agent
+from gpuvec.learners.environments import AgentSpaces, find_agent_spaces, is_multi_agent, make_env
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
@@ -127,7 +127,7 @@ def load_policy(
     """Returns the settings of a policy in a checkpoint, and its network, a `PolicyNetwork` on `device`.
 
     Args:
-        checkpoint: the result of `checkpoint.load`.
+        checkpoint: the result of `checkpoint.load`, or of `read_policy_file`.
         device: "cpu" or "cuda:<index>".
         body: the function that made the network; None for the default.
         role: the role of the policy; None if there is only one.
@@ -139,15 +139,36 @@ def load_policy(
     role = trained_role(checkpoint, role)
     args = args_from_dict(checkpoint["args"][role])
     require_trusted(args.env)
+    spaces = find_agent_spaces(args.env, args.params, device, role)
+    return args, make_trained_network(args, spaces, checkpoint["policies"][role]["network"], body).to(device)
+
+
+def make_trained_network(
+    args: TrainingArgs, spaces: AgentSpaces, tensors: Mapping[str, Tensor], body: Body | None = None
+) -> Any:
+    """Returns the network of a policy, a `PolicyNetwork` on the CPU, with the numbers in a file.
+
+    Args:
+        args: the settings.
+        spaces: of one agent.
+        tensors: {name: tensor} of the network in the file.
+        body: the function that made the network; None for the default.
+
+    Raises:
+        StateError: parameters of another network.
+        CheckpointError: the settings describe a larger network.
+    """
     if body is None:
-        require_network_size(args, checkpoint["policies"][role]["network"])
-    *spaces, critic_space = _spaces_with_critic(args, device, role)
-    network = policy_class(args).make_network(args, *spaces, body, critic_space=critic_space)
+        require_network_size(args, tensors)
+    network = policy_class(args).make_network(args, *spaces[:2], body, critic_space=spaces.critic_observation)
+    for name, value in network.state_dict().items():
+        if name in tensors and tensors[name].dtype != value.dtype:
+            raise StateError(f"{name} of the network is {tensors[name].dtype}, and {value.dtype} is expected: export it again.")
     try:
-        network.load_state_dict(checkpoint["policies"][role]["network"])
+        network.load_state_dict(tensors)
     except RuntimeError as error:
         raise StateError(f"the checkpoint is of another network: give the body that it was trained with. {error}") from error
-    return args, network.to(device)
+    return network
 
 
 def trained_role(checkpoint: Mapping[str, Any], role: str | None = None) -> str:
@@ -175,14 +196,5 @@ def agent_spaces(args: TrainingArgs, device: str, role: str = ALL) -> tuple[gym.
         device: "auto", "cpu", "cuda" or "cuda:1".
         role: the role of the agent, if roles have spaces of their own.
     """
-    observation, action, _ = _spaces_with_critic(args, device, role)
-    return observation, action
-
-
-def _spaces_with_critic(args: TrainingArgs, device: str, role: str) -> tuple[gym.Space[Any], gym.Space[Any], Any]:
-    """The spaces of one agent, and that of the critic's observation, or None."""
-    env = make_env(args.env, 1, args.params, device=device, output="torch")
-    try:
-        return *spaces_of_agent(env, role), critic_space_of_agent(env)
-    finally:
-        env.close()
+    spaces = find_agent_spaces(args.env, args.params, device, role)
+    return spaces.observation, spaces.action

@@ -99,10 +99,18 @@ def policies_by_role(networks: Mapping[str, PolicyNetwork], *, greedy: bool = Tr
     Raises:
         NonFiniteError: a weight of a network, or a moment of its normaliser, is not finite.
     """
-    if ALL in networks:
-        return policy(networks[ALL], greedy=greedy, seed=seed)
-    seeds = {role: stream_seed(seed, ACTIONS, role) for role in networks}
-    return by_role({role: policy(network, greedy=greedy, seed=seeds[role]) for role, network in networks.items()})
+    players = {role: policy(network, greedy=greedy, seed=role_seed(seed, role)) for role, network in networks.items()}
+    return players[ALL] if ALL in players else by_role(players)
+
+
+def role_seed(seed: int, role: str) -> int:
+    """Returns the seed of the actions that the policy of a role draws.
+
+    Args:
+        seed: of all actions.
+        role: the role, or "all".
+    """
+    return seed if role == ALL else stream_seed(seed, ACTIONS, role)
 
 
 def at_random(seed: int = 0) -> Player:

@@ -18,9 +18,16 @@ import torch
 from torch import Tensor
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict
-from gpuvec.learners.config.setting_types import setting_types
+from gpuvec.learners.algorithms import args_from_dict
 from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
+from gpuvec.learners.runs.content_checks import (
+    describe,
+    require_keys,
+    require_mapping,
+    require_network,
+    require_roles,
+    require_settings,
+)
 
 FORMAT = 5  # the version of the structure, increased by each change that makes older checkpoints unreadable
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
@@ -44,23 +51,23 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
         CheckpointError: a part is missing or wrong. The message names the part, its value and what is expected.
     """
     if not isinstance(checkpoint, dict):
-        raise CheckpointError(f"it contains {_describe(checkpoint)}, and a checkpoint is a dict.")
+        raise CheckpointError(f"it contains {describe(checkpoint)}, and a checkpoint is a dict.")
     if "format" in checkpoint and checkpoint["format"] != FORMAT:
         file_format = reprlib.repr(checkpoint["format"])
         raise CheckpointError(f"it has the format {file_format}; this gpuvec reads {FORMAT}: use the version that wrote it.")
-    _require_keys(checkpoint, KEYS[:2], "", exact=False)
-    settings = _require_roles(checkpoint["args"], "args")
+    require_keys(checkpoint, KEYS[:2], "", exact=False)
+    settings = require_roles(checkpoint["args"], "args")
     for role, values in settings.items():
-        _require_settings(values, f"args.{role}")
+        require_settings(values, f"args.{role}")
     optional_keys = tuple(name for name in OPTIONAL_KEYS if name in checkpoint)
-    _require_keys(checkpoint, KEYS + optional_keys, "", exact=True)
-    policies = _require_roles(checkpoint["policies"], "policies")
-    _require_keys(policies, tuple(settings), "policies", exact=False)
-    _require_keys(_require_mapping(checkpoint["generators"], "generators"), tuple(policies), "generators", exact=True)
+    require_keys(checkpoint, KEYS + optional_keys, "", exact=True)
+    policies = require_roles(checkpoint["policies"], "policies")
+    require_keys(policies, tuple(settings), "policies", exact=False)
+    require_keys(require_mapping(checkpoint["generators"], "generators"), tuple(policies), "generators", exact=True)
     for role, state in checkpoint["generators"].items():
         _require_generator(state, f"generators.{role}")
     _require_tensors(policies, "policies")
-    _require_tensors(_require_mapping(checkpoint["env"], "env"), "env", allow_numbers=True)
+    _require_tensors(require_mapping(checkpoint["env"], "env"), "env", allow_numbers=True)
     for name in ("obs", "episode_start", *optional_keys):
         value = checkpoint[name]
         if name in ROLE_KEYS and isinstance(value, Mapping):
@@ -68,7 +75,7 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
         else:
             _require_tensor(value, name)
     for role in settings:
-        _require_network(policies[role], f"policies.{role}")
+        require_network(policies[role], f"policies.{role}")
     for name in ("iteration", "next_confirmation"):
         _require_count(checkpoint[name], name)
     seconds = checkpoint["seconds"]
@@ -118,30 +125,6 @@ def require_trusted(env_id: str) -> None:
         )
 
 
-def _require_settings(values: object, path: str) -> None:
-    settings = _require_mapping(values, path)
-    algorithm = settings.get("algorithm")
-    if "algorithm" not in settings:
-        raise CheckpointError(f"{path} lacks algorithm.")
-    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise CheckpointError(f"it is a checkpoint of {reprlib.repr(algorithm)}; this version has {', '.join(ALGORITHMS)}.")
-    _require_keys(settings, ("algorithm", *setting_types(ALGORITHMS[algorithm].args_class)), path, exact=True)
-    try:
-        args_from_dict(settings)
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be used: {error}") from error
-
-
-def _require_network(policy: Any, path: str) -> None:
-    """Raises CheckpointError unless a trained policy has a network whose numbers are finite."""
-    network = _require_mapping(_require_mapping(policy, path).get("network"), f"{path}.network")
-    for name, value in network.items():
-        if not isinstance(value, Tensor):
-            raise CheckpointError(f"{path}.network.{name} must be a tensor, got {_describe(value)}.")
-        if not value.isfinite().all():
-            raise CheckpointError(f"{path}.network.{name} is not finite: training diverged before it was saved.")
-
-
 def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str, policy: Mapping[str, Any]) -> None:
     """Raises CheckpointError unless settings that determine how much memory is allocated agree with tensors in the file."""
     by_role = checkpoint["obs"]
@@ -150,8 +133,8 @@ def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str,
             raise CheckpointError(f"{path}.num_envs is {args.num_envs}, and obs has the shape {tuple(obs.shape)}.")
     if "replay" not in policy:
         return
-    replay = _require_mapping(policy["replay"], "replay")
-    _require_keys(replay, ("reward", "position", "size"), "replay", exact=False)
+    replay = require_mapping(policy["replay"], "replay")
+    require_keys(replay, ("reward", "position", "size"), "replay", exact=False)
     _require_tensors(replay, "replay")
     reward = replay["reward"]
     num_steps, num_rows = reward.shape if reward.dim() == 2 else (0, 0)
@@ -167,7 +150,7 @@ def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str,
 
 def _require_generator(state: object, path: str) -> None:
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.dim() != 1 or len(state) not in GENERATOR_BYTES:
-        raise CheckpointError(f"{path} must be the {GENERATOR_BYTES[0]} bytes of a generator, got {_describe(state)}.")
+        raise CheckpointError(f"{path} must be the {GENERATOR_BYTES[0]} bytes of a generator, got {describe(state)}.")
     if len(state) == GENERATOR_BYTES[0]:
         try:
             torch.Generator().set_state(state)
@@ -197,9 +180,9 @@ def _is_number(value: object) -> bool:
 
 def _require_tensor(value: object, path: str) -> None:
     if not isinstance(value, Tensor):
-        raise CheckpointError(f"{path} must be a tensor, got {_describe(value)}.")
+        raise CheckpointError(f"{path} must be a tensor, got {describe(value)}.")
     if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
-        raise CheckpointError(f"{path} must be a dense tensor, got {_describe(value)}.")
+        raise CheckpointError(f"{path} must be a dense tensor, got {describe(value)}.")
     # A tensor of strides 0, which `expand` returns, would need far more memory than the file once it is copied.
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
         raise CheckpointError(f"{path} has the shape {tuple(value.shape)}, and the file contains fewer elements.")
@@ -208,38 +191,6 @@ def _require_tensor(value: object, path: str) -> None:
 def _require_count(value: object, path: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
         raise CheckpointError(f"{path} must be an integer of at least 0, got {reprlib.repr(value)}.")
-
-
-def _require_roles(value: object, path: str) -> Mapping[str, Any]:
-    """The value, if it is a mapping of one or more roles."""
-    by_role = _require_mapping(value, path)
-    if not by_role:
-        raise CheckpointError(f"{path} is empty.")
-    return by_role
-
-
-def _require_mapping(value: object, path: str) -> Mapping[str, Any]:
-    """The value, if it is a mapping whose keys are strings."""
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise CheckpointError(f"{path} must be a dict with strings as keys, got {_describe(value)}.")
-    return value
-
-
-def _require_keys(mapping: Mapping[Any, Any], expected: tuple[str, ...], path: str, exact: bool) -> None:
-    """Raises CheckpointError if an expected key is missing or, if `exact`, there are others."""
-    missing = [name for name in expected if name not in mapping]
-    unknown = [name for name in mapping if name not in expected] if exact else []
-    if missing or unknown:
-        problems = [f"lacks {', '.join(missing)}"] if missing else []
-        problems += [f"has {reprlib.repr(unknown)}, which is not known"] if unknown else []
-        raise CheckpointError(f"{path or 'it'} {' and '.join(problems)}.")
-
-
-def _describe(value: object) -> str:
-    """The type of a value and its start, for a message."""
-    if isinstance(value, Tensor):
-        return f"a tensor of {value.dtype}, {str(value.layout).removeprefix('torch.')}, with shape {tuple(value.shape)}"
-    return f"{type(value).__name__} {reprlib.repr(value)}"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,110 @@
+"""Reads and writes policy files: safetensors with a description in the header. A file is only data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gpuvec.errors import CheckpointError, MissingExtraError
+from gpuvec.learners.policy_files.policy_schema import parse_description, split_tensors
+from gpuvec.learners.runs.folder import RunFolder
+
+DESCRIPTION = "gpuvec_policy"  # the key of the description in the metadata of the file
+SUFFIX = ".safetensors"
+
+
+def write_file(path: Path | str, content: bytes, overwrite: bool = False) -> Path:
+    """Writes a file that a reader finds complete or not at all.
+
+    Args:
+        path: the path of the file, in a folder that exists.
+        content: the whole content.
+        overwrite: whether the file may exist.
+
+    Raises:
+        FileExistsError: the file exists, and `overwrite` is false.
+        FileNotFoundError: the folder does not exist.
+        RunWriteError: the file cannot be written; the previous one is unchanged.
+    """
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists: give another name, or --force to replace it.")
+    with RunFolder(path.parent) as folder:
+        folder.write(path.name, content)
+    return path
+
+
+def to_bytes(description: Mapping[str, Any], networks: Mapping[str, Mapping[str, Tensor]]) -> bytes:
+    """Returns the content of a policy file.
+
+    Args:
+        description: the result of `describe_policies`.
+        networks: {role: {name: tensor}}.
+
+    Raises:
+        MissingExtraError: safetensors is not installed.
+    """
+    _require_safetensors()
+    from safetensors.torch import save
+
+    tensors = {
+        f"{role}/{name}": tensor.detach().cpu().contiguous()
+        for role, network in networks.items()
+        for name, tensor in network.items()
+    }
+    return save(tensors, {DESCRIPTION: json.dumps(description)})
+
+
+def read_policy_file(path: Path | str) -> dict[str, Any]:
+    """Reads a policy file. It is only data: nothing in it is executed.
+
+    Args:
+        path: the path of the file.
+
+    Returns:
+        {"args": {role: settings}, "policies": {role: {"network": {name: tensor}}}}, as in a checkpoint, with tensors on the
+        CPU; and "spaces" and "gpuvec", see `parse_description`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file is not a policy file, is of another version, or is damaged.
+        MissingExtraError: safetensors is not installed.
+    """
+    _require_safetensors()
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no policy file {path}: `gpuvec export RUN --format safetensors --to FILE` writes one."
+        )
+    if not path.is_file():
+        raise CheckpointError(f"{path} cannot be read as a policy file: it is not a regular file.")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read as a policy file: {error}. The file is damaged or of another kind: copy it again, or "
+            "export the policy again."
+        ) from error
+    try:
+        if DESCRIPTION not in metadata:
+            raise CheckpointError(f"its header has no {DESCRIPTION}, so that gpuvec did not write it.")
+        contents = parse_description(metadata[DESCRIPTION])
+        networks = split_tensors(tensors, contents["args"])
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} cannot be used as a policy file: {error}") from error
+    return {**contents, "policies": {role: {"network": network} for role, network in networks.items()}}
+
+
+def _require_safetensors() -> None:
+    try:
+        import safetensors  # noqa: F401  # whether it is there
+    except ModuleNotFoundError as error:
+        raise MissingExtraError('policy files need safetensors, which is not installed: pip install "gpuvec[train]"') from error

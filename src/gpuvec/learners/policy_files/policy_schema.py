@@ -1,0 +1,176 @@
+"""The description of a policy in the header of its file, and the checks of what a file contains.
+
+Anybody may have written the file, so names, types and sizes are checked before a network is made of it, as for a checkpoint.
+The description is one JSON object::
+
+    {"format": 1, "gpuvec": "0.1.0", "env": "gpuvec/CartPole-v1", "params": {},
+     "policies": {"all": {"settings": {"algorithm": "ppo", "hidden": [64, 64], ...},
+                          "spaces": {"observation": {...}, "action": {...}, "critic_observation": null, "has_masks": false}}}}
+
+Settings are those of the training without env and params. The tensors are named "<role>/<name in the network>".
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from torch import Tensor
+
+import gpuvec
+from gpuvec.errors import CheckpointError, StateError
+from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.environments import AgentSpaces
+from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_network, require_roles, require_settings
+from gpuvec.learners.runs.records import parse_json
+
+FORMAT = 1  # the version of the structure, increased by each change that makes older files unreadable
+KEYS = ("format", "gpuvec", "env", "params", "policies")
+ENV_SETTINGS = ("env", "params")  # settings of a training that all policies of a file share
+
+
+def describe_policies(settings: Mapping[str, Mapping[str, Any]], spaces: Mapping[str, AgentSpaces]) -> dict[str, Any]:
+    """Returns the description of policies for the header of a file.
+
+    Args:
+        settings: {role: the result of `args_to_dict`}, all of the same environment.
+        spaces: {role: the spaces of one agent}.
+    """
+    policies = {
+        role: {
+            "settings": {name: value for name, value in values.items() if name not in ENV_SETTINGS},
+            "spaces": describe_spaces(spaces[role]),
+        }
+        for role, values in settings.items()
+    }
+    first = next(iter(settings.values()))
+    shared = {name: first[name] for name in ENV_SETTINGS}
+    return {"format": FORMAT, "gpuvec": gpuvec.__version__, **shared, "policies": policies}
+
+
+def describe_spaces(spaces: AgentSpaces) -> dict[str, Any]:
+    """Returns what a network depends on in the spaces of one agent, as JSON has it.
+
+    Args:
+        spaces: the spaces.
+    """
+    critic = spaces.critic_observation
+    return {
+        "observation": describe_space(spaces.observation, has_bounds=spaces.observation.dtype == np.uint8),
+        "action": describe_space(spaces.action, has_bounds=True),
+        "critic_observation": None if critic is None else describe_space(critic, has_bounds=False),
+        "has_masks": spaces.has_masks,
+    }
+
+
+def describe_space(space: gym.Space[Any], has_bounds: bool) -> dict[str, Any]:
+    """Returns the kind and the sizes of a space, as JSON has them.
+
+    Args:
+        space: Discrete, MultiDiscrete or Box.
+        has_bounds: whether the bounds of a Box matter: those of an action are its range, and those of pixels their scale.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    box: dict[str, Any] = {"kind": type(space).__name__, "shape": list(space.shape or ()), "dtype": str(space.dtype)}
+    if has_bounds and isinstance(space, gym.spaces.Box):
+        box |= {name: _bound(values) for name, values in (("low", space.low), ("high", space.high))}
+    return box
+
+
+def _bound(values: Any) -> Any:
+    """A bound as text if all elements share it, which also represents infinity, and otherwise as a list of texts."""
+    flat = [repr(value) for value in np.ravel(values).tolist()]
+    return flat[0] if len(set(flat)) == 1 else flat
+
+
+def parse_description(text: str) -> dict[str, Any]:
+    """Parses and checks the description in the header of a file.
+
+    Args:
+        text: the JSON.
+
+    Returns:
+        {"args": {role: settings}, "spaces": {role: description}, "gpuvec": the version that wrote the file}.
+
+    Raises:
+        CheckpointError: it is of another format, or a part is missing or wrong; the message names the part.
+    """
+    values = require_mapping(parse_json(text.encode()), "the description in the header")
+    if values.get("format") != FORMAT:
+        version = reprlib.repr(values.get("gpuvec", "unknown"))
+        raise CheckpointError(
+            f"it has the format {reprlib.repr(values.get('format'))}, written by gpuvec {version}; this gpuvec, "
+            f"{gpuvec.__version__}, reads {FORMAT}: install the version that wrote it, or export the policy again."
+        )
+    require_keys(values, KEYS, "", exact=True)
+    args, spaces = {}, {}
+    for role, policy in require_roles(values["policies"], "policies").items():
+        path = f"policies.{role}"
+        if not role or "/" in role:
+            raise CheckpointError(f"{path} must be a role without a slash.")
+        require_keys(require_mapping(policy, path), ("settings", "spaces"), path, exact=True)
+        settings = require_mapping(policy["settings"], f"{path}.settings")
+        settings = {**_to_tuples(settings), **{name: values[name] for name in ENV_SETTINGS}}
+        require_settings(settings, f"{path}.settings")
+        args[role], spaces[role] = settings, require_mapping(policy["spaces"], f"{path}.spaces")
+    if not isinstance(values["gpuvec"], str):
+        raise CheckpointError(f"gpuvec must be the version that wrote the file, got {reprlib.repr(values['gpuvec'])}.")
+    return {"args": args, "spaces": spaces, "gpuvec": values["gpuvec"]}
+
+
+def _to_tuples(value: Any) -> Any:
+    """Settings with tuples, for which JSON has lists."""
+    if isinstance(value, dict):
+        return {name: _to_tuples(part) for name, part in value.items()}
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
+
+
+def split_tensors(tensors: Mapping[str, Tensor], roles: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+    """Returns {role: {name: tensor}} of the tensors in a file.
+
+    Args:
+        tensors: {"<role>/<name>": tensor}.
+        roles: a mapping whose keys are the roles of the description.
+
+    Raises:
+        CheckpointError: a tensor of another role, a role without tensors, or a number that is not finite.
+    """
+    networks: dict[str, dict[str, Tensor]] = {role: {} for role in roles}
+    for full_name, tensor in tensors.items():
+        role, _, name = full_name.partition("/")
+        if role not in networks:
+            raise CheckpointError(
+                f"it has a tensor {reprlib.repr(full_name)}, and the description has policies of {', '.join(roles)}."
+            )
+        networks[role][name] = tensor
+    for role, network in networks.items():
+        require_network({"network": network}, f"policies.{role}")
+    return networks
+
+
+def require_same_spaces(description: Mapping[str, Any], spaces: AgentSpaces, args: TrainingArgs, version: str) -> None:
+    """Checks that the environment has the spaces for which a policy was trained.
+
+    Args:
+        description: the result of `describe_spaces` in the file.
+        spaces: those of the environment.
+        args: the settings, for the message.
+        version: of gpuvec that wrote the file, for the message.
+
+    Raises:
+        StateError: the spaces differ; the message names the first difference.
+    """
+    expected = describe_spaces(spaces)
+    for name, value in expected.items():
+        if description.get(name) != value:
+            raise StateError(
+                f"the policy is for {name} {reprlib.repr(description.get(name))}, and {args.env} with params {args.params} has "
+                f"{value}: use gpuvec {version[:20]}, which wrote the file, or parameters with which the environment has these "
+                "spaces."
+            )

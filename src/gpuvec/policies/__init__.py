@@ -1,0 +1,45 @@
+"""Trained policies that come with gpuvec: a file and a model card for each. `gpuvec.load_policy(name)` reads one.
+
+`tools/train_policies.py` trains them and writes both files. Importing this package imports neither torch nor safetensors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+SUFFIX = ".safetensors"
+
+
+def policy_names() -> tuple[str, ...]:
+    """Returns the names of the policies that come with gpuvec, sorted."""
+    return tuple(sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}")))
+
+
+def policy_path(name: str) -> Path:
+    """Returns the path of the file of a policy that comes with gpuvec.
+
+    Args:
+        name: one of `policy_names()`.
+
+    Raises:
+        FileNotFoundError: there is no such policy; the message lists those that exist.
+    """
+    if name not in policy_names():
+        raise FileNotFoundError(
+            f"there is no policy {name!r}: give one that comes with gpuvec, {', '.join(policy_names())}, or the path of a run "
+            "folder, of a checkpoint-<iteration>.pt or of a policy file."
+        )
+    return FOLDER / f"{name}{SUFFIX}"
+
+
+def model_card(name: str) -> str:
+    """Returns the model card of a policy, in Markdown: how it was trained, and its returns.
+
+    Args:
+        name: one of `policy_names()`.
+
+    Raises:
+        FileNotFoundError: there is no such policy; the message lists those that exist.
+    """
+    return policy_path(name).with_suffix(".md").read_text()
