@@ -14,6 +14,7 @@
         CheckpointError       a checkpoint or run folder that is damaged or refused    (ValueError)
       RunInUseError           a run folder that another process is writing to          (RuntimeError)
       RunWriteError           a file of a run folder that cannot be written            (OSError)
+      ExportError             an exported program that does not equal its network     (RuntimeError)
       NonFiniteError          training met a number that is not finite                (FloatingPointError)
 
 Each also derives from the built-in class that a user of Gymnasium would catch.
@@ -79,6 +80,10 @@ class RunInUseError(GpuvecError, RuntimeError):
 
 class RunWriteError(GpuvecError, OSError):
     """A file of a run folder cannot be written, for example because the disk is full."""
+
+
+class ExportError(GpuvecError, RuntimeError):
+    """An exported policy computes other numbers than its network."""
 
 
 class NonFiniteError(GpuvecError, FloatingPointError):

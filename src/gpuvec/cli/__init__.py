@@ -56,6 +56,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     from gpuvec.cli.doctor_command import doctor
     from gpuvec.cli.envs_command import envs
     from gpuvec.cli.eval_command import evaluate
+    from gpuvec.cli.export_command import export
     from gpuvec.cli.new_env_command import new_env
     from gpuvec.cli.plot_command import plot
     from gpuvec.cli.runs_command import runs
@@ -68,6 +69,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
         "train": with_defaults(train, settings=settings),
         "resume": resume,
         "eval": evaluate,
+        "export": export,
         "runs": runs,
         "plot": plot,
         "compare": compare,

@@ -16,6 +16,7 @@ The modules::
     fused_ppo         PPO in fused CUDA kernels
     cuda_graphs       capture in CUDA graphs, and checks and reads without synchronisation
     runs              the folder of a run: settings, metrics, checkpoints
+    policy_files      trained policies outside of their run: files, acting, export
     evaluation        episodes without learning
     opponents         policies that act and do not learn
 """

@@ -1,0 +1,45 @@
+"""The command `gpuvec export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from gpuvec.cli.progress import waiting
+
+
+def export(
+    policy: Annotated[str, tyro.conf.Positional],
+    format: Literal["safetensors", "onnx", "torch"],
+    to: Path,
+    role: str | None = None,
+    force: bool = False,
+    trust: bool = False,
+) -> int:
+    """Export a trained policy: as a policy file, which `gpuvec.load_policy` reads, as ONNX, or as a program of torch.export.
+
+    ONNX models and programs take a batch of observations of any size, and return the most probable actions, the logits or
+    means, and the values. They are run on random observations and compared with the network before the file is written.
+
+    Args:
+        policy: a run folder, a checkpoint-<iteration>.pt, a policy file, or the name of a policy that comes with gpuvec.
+        format: safetensors (a policy file), onnx, or torch (a program of torch.export).
+        to: the file, which ends with .safetensors, .onnx or .pt2.
+        role: the role of the policy, if there are several. A policy file has all of them by default.
+        force: replace the file if it exists.
+        trust: import the Python module that the policy names for its environment. Importing runs the module's code.
+    """
+    if to.exists() and not force:
+        raise FileExistsError(f"{to} exists: give another name, or --force to replace it.")
+    with waiting("loading PyTorch"):
+        from gpuvec.cli.policy_lookup import find_policy
+        from gpuvec.learners.policy_files.export import export_policy
+
+    trained_policy = find_policy(policy, trust=trust)
+    with waiting(f"exporting {policy}"):
+        export_policy(trained_policy, format, to, role, overwrite=force)
+    check = "" if format == "safetensors" else ", which computes what the network computes on random observations"
+    print(f"exported   {to} ({to.stat().st_size:,} bytes){check}")
+    return 0
