@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import gpuvec
+from gpuvec.policies import policy_names
 
 ROOT = Path(__file__).parents[2]
 ENVS = ROOT / "envs" / "gpuvec_envs"
@@ -72,6 +73,8 @@ def test_wheel_contains_both_packages_and_nothing_else(wheel: zipfile.ZipFile) -
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     data = {"gpuvec/py.typed", "gpuvec_envs/py.typed", *(f"gpuvec/cli/templates/{k}.in" for k in ("README", "pyproject"))}
     data |= {f"gpuvec_envs/{path.relative_to(ENVS).as_posix()}" for path in (ENVS / "data").iterdir()}
+    data |= {f"gpuvec/policies/{name}{suffix}" for name in policy_names() for suffix in (".safetensors", ".md")}
+    assert "gpuvec/policies/CartPole-v1.safetensors" in data
     assert names >= set(SOURCES) | data
     assert {name.partition("/")[0] for name in names} == {"gpuvec", "gpuvec_envs"}
     assert not [name for name in names if "test_" in name or name.endswith(".pyc")]
@@ -105,7 +108,7 @@ def test_constraints_pin_every_requirement_within_its_range() -> None:
 
 # ---- allowed imports; import-linter checks the layers, but not submodules of other distributions
 
-AUTHORING = set(gpuvec.__all__) - {"VectorEnv", "fetch_episode", "parallel_env"}
+AUTHORING = set(gpuvec.__all__) - {"VectorEnv", "fetch_episode", "load_policy", "parallel_env"}
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
