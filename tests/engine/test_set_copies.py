@@ -119,5 +119,6 @@ def test_a_step_changes_the_elements_that_it_writes_alone(backend, monkeypatch, 
 def test_only_copies_of_several_small_words_share_a_segment(word_bytes, words_of_block, num_segments):
     """Loops over words of 16 bytes are as fast, and registers hold 32 words of two bytes."""
     ctx = SimpleNamespace(launch=MultiAgentLaunch(2, 256, split=False, stage_state=True), array_ops=cpu_array_ops())
-    copy = BlockCopy("state", word_bytes, "0", words_of_block, "m", "w.a[{x}]", "w.a[{x}] = {value}", "0", {})
+    load = store = lambda *arguments: None
+    copy = BlockCopy("state", word_bytes, "0", words_of_block, "m", "w.a", 0, 1, True, np.uint8, np.uint8(0), load, store)
     assert len(copy_segments(ctx, [copy, copy])) == num_segments

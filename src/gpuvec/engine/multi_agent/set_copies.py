@@ -41,37 +41,33 @@ def set_copy_segments(ctx: MultiAgentContext, layout: StateLayout, is_load: bool
 
 def _field_copy(ctx: MultiAgentContext, layout: StateLayout, field: str, is_load: bool) -> BlockCopy:
     """The copy of a field."""
-    buffer, ops, array_ops = layout.set_fields[field], ctx.ops, ctx.array_ops
+    buffer = layout.set_fields[field]
     env_bytes = math.prod(buffer.shape) * np.dtype(buffer.dtype).itemsize
     # A block begins at a word of this size, as those before it have whole words. The last block may have fewer envs, and so
     # bytes behind its last whole word.
     word_bytes = max_word_bytes(ctx.launch.envs_per_block * env_bytes)
     rest_bytes = max_word_bytes(env_bytes)
-    load, store = (ops.load_row, array_ops.store_words) if is_load else (array_ops.load_words, ops.store_row)
-    array, threads = f"w.{PACKED_BUFFERS[buffer.dtype]}, {layout.offsets[field]}", ctx.launch.threads_per_block
+    copy = _copy_in_words(ctx, layout, field, is_load, word_bytes)
+    return copy._replace(rest=_copy_in_words(ctx, layout, field, is_load, rest_bytes)) if word_bytes > rest_bytes else copy
+
+
+def _copy_in_words(ctx: MultiAgentContext, layout: StateLayout, field: str, is_load: bool, word_bytes: int) -> BlockCopy:
+    """The copy of a field in words of `word_bytes` bytes."""
+    buffer, ops, array_ops = layout.set_fields[field], ctx.ops, ctx.array_ops
     item_bytes = np.dtype(buffer.dtype).itemsize
-    in_buffer, in_array = "{address}, {offset}", f"{array} + {word_bytes // item_bytes} * ({{x}})"
-    rest: tuple[str, ...] = ()
-    if word_bytes > rest_bytes:
-        in_rest = f"b.state_{field}, first + x", f"{array} + {rest_bytes // item_bytes} * x"
-        source, target = in_rest if is_load else in_rest[::-1]
-        rest = (
-            f"n, first = assume_nonnegative(m * {env_bytes} // {rest_bytes}), e0 * {env_bytes} // {rest_bytes}",
-            f"x = add_nonnegative(thread, num_words * {word_bytes // rest_bytes})",
-            "while x < n:",
-            f"    store({target}, load({source}, word_{rest_bytes}))",
-            f"    x = add_nonnegative(x, {threads})",
-        )
-    source, target = (in_buffer, in_array) if is_load else (in_array, in_buffer)
+    env_bytes = math.prod(buffer.shape) * item_bytes
     return BlockCopy(
         buffer=f"state_{field}",
         word_bytes=word_bytes,
         first_word=f"e0 * {env_bytes} // {word_bytes}",
         words_of_block=ctx.launch.envs_per_block * env_bytes // word_bytes,
         num_words=f"m * {env_bytes} // {word_bytes}",
-        load=f"load({source}, word_{word_bytes})",
-        store=f"store({target}, {{value}})",
-        placeholder=f"word_{word_bytes}",
-        scope={"load": load, "store": store} | {f"word_{size}": word for size, word in WORDS.items()},
-        rest=rest,
+        array=f"w.{PACKED_BUFFERS[buffer.dtype]}",
+        offset=layout.offsets[field],
+        items_per_word=word_bytes // item_bytes,
+        is_load=is_load,
+        like=WORDS[word_bytes],
+        placeholder=WORDS[word_bytes],
+        load=ops.load_row if is_load else array_ops.load_words,
+        store=array_ops.store_words if is_load else ops.store_row,
     )

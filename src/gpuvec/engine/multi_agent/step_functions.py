@@ -89,19 +89,27 @@ def stage_action_segments(ctx: MultiAgentContext) -> list[Segment]:
     store_component, dtype = ctx.actions.store_component, ctx.options.action_dtype
     if store_component is None:
         return []
-    K = ctx.schema.action.components
-    # Validation reads each action a second time, so a load must not mark it for early eviction from the cache.
-    load = ctx.ops.load if ctx.options.validate else ctx.ops.load_streaming
+    K, divmod_u32 = ctx.schema.action.components, ctx.array_ops.divmod_u32
+
+    @inline_function
+    def store(w: Work, number: int, component: float) -> None:
+        store_component(w, number, divmod_u32(number, K)[1], component)
+
     copy = BlockCopy(
         buffer="action",
         word_bytes=np.dtype(dtype).itemsize,
         first_word=f"e0 * {ctx.num_agents * K}",
         words_of_block=ctx.launch.envs_per_block * ctx.num_agents * K,
         num_words=f"m * {ctx.num_agents * K}",
-        load="load({address}, {offset}, dtype)",
-        store=f"store_component(w, {{x}}, divmod_u32({{x}}, {K})[1], {{value}})",
-        placeholder="dtype(0)",
-        scope={"load": load, "store_component": store_component, "dtype": dtype, "divmod_u32": ctx.array_ops.divmod_u32},
+        array="w",
+        offset=0,
+        items_per_word=1,
+        is_load=True,
+        like=dtype,
+        placeholder=dtype(0),
+        # Validation reads each action a second time, so a load must not mark it for early eviction from the cache.
+        load=ctx.ops.load if ctx.options.validate else ctx.ops.load_streaming,
+        store=store,
     )
     return copy_segments(ctx, [copy])
 

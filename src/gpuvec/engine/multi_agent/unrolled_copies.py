@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.engine.layout.buffers import MAX_WORD_BYTES
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.segments import BLOCK, Segment
@@ -25,9 +26,8 @@ REGISTERS_IN_FLIGHT = 32  # of a thread, for words whose loads precede their sto
 class BlockCopy(NamedTuple):
     """A copy of the words of all envs of a block, of which thread t of T copies words t, t + T, t + 2 T and so on.
 
-    Sources may use `b`, `w`, `e0`, `m` and `thread`, as the function of a segment does, and the names of `scope`. In those of
-    an access, `{x}` stands for the number of the word in the block. `{address}` is an address in global memory, and `{offset}`
-    the number of words from there to this word. `{value}` stands for the word.
+    Sources may use `b`, `w`, `e0`, `m` and `thread`, as the function of a segment does. Word x of the block begins at element
+    `offset + items_per_word * x` of the array.
     """
 
     buffer: str  # the name of the buffer in global memory
@@ -35,16 +35,38 @@ class BlockCopy(NamedTuple):
     first_word: str  # source of the number of the first word of the block in the buffer
     words_of_block: int  # of a block with all of its envs
     num_words: str  # source of the number of words of `m` envs
-    load: str  # source of the word
-    store: str  # source of the statement that stores the word
-    placeholder: str  # source of a value of its type, for a thread without a word
-    scope: dict[str, Any]  # the values of these names, which are the same in all copies of a call
-    rest: tuple[str, ...] = ()  # lines that copy what is behind the `num_words` whole words of `m` envs
+    array: str  # source of the array in shared memory
+    offset: int
+    items_per_word: int
+    is_load: bool  # whether words are copied from the buffer to the array
+    like: Any  # the argument of `load` that tells the type of a word
+    placeholder: Any  # a value of that type, for a thread without a word
+    # load(source, index, like) and store(target, index, value), which are the same in all copies of a call; of the buffer they
+    # take an address and a number of words.
+    load: DeviceFunction
+    store: DeviceFunction
+    rest: BlockCopy | None = None  # the copy of what is behind the `num_words` whole words of `m` envs, in smaller words
 
     @property
     def word_registers(self) -> int:
         """The number of registers that hold a word."""
         return max(1, self.word_bytes // 4)
+
+    @property
+    def checked_count(self) -> str:
+        """Source of `num_words`, which the compiler knows not to be negative."""
+        return f"assume_nonnegative({self.num_words})"
+
+    def source(self, address: str, number: str, x: str) -> str:
+        """Source of the first two arguments of `load`, for word `x`, which is word `number` from `address` on."""
+        return f"{address}, {number}" if self.is_load else self._element(x)
+
+    def target(self, address: str, number: str, x: str) -> str:
+        """Source of the first two arguments of `store`, for word `x`, which is word `number` from `address` on."""
+        return self._element(x) if self.is_load else f"{address}, {number}"
+
+    def _element(self, x: str) -> str:
+        return f"{self.array}, {self.offset} + {self.items_per_word} * {x}"
 
 
 def copy_segments(ctx: MultiAgentContext, copies: list[BlockCopy]) -> list[Segment]:
@@ -55,15 +77,17 @@ def copy_segments(ctx: MultiAgentContext, copies: list[BlockCopy]) -> list[Segme
         copies: the copies.
     """
     threads, envs = ctx.launch.threads_per_block, ctx.launch.envs_per_block
+    if not copies:
+        return []
+    functions = _copy_functions(ctx, copies[0])
     if not any(is_narrow(copy, threads) for copy in copies):
-        return [_copy_segment(ctx, [copy], _lines_of_loop(copy, threads)) for copy in copies]
+        return [_copy_segment(functions, [copy], _lines_of_loop(copy, threads)) for copy in copies]
     segments = []
     for group in _groups(copies, threads):
         lines = _lines_of_full_block(group, threads)
         if envs > 1:
-            smaller = [line for copy in group for line in _lines_of_smaller_block(copy, threads)]
-            lines = [f"if m == {envs}:", *_indented(lines), "else:", *_indented(smaller)]
-        segments.append(_copy_segment(ctx, group, lines))
+            lines = [f"if m == {envs}:", *_indented(lines), "else:", *_indented(_lines_of_smaller_block(group))]
+        segments.append(_copy_segment(functions, group, lines))
     return segments
 
 
@@ -92,12 +116,42 @@ def _groups(copies: list[BlockCopy], threads: int) -> list[list[BlockCopy]]:
     return groups
 
 
-def _copy_segment(ctx: MultiAgentContext, copies: list[BlockCopy], lines: list[str]) -> Segment:
-    """The segment that runs the `lines` of a group of copies."""
+def _copy_functions(ctx: MultiAgentContext, copy: BlockCopy) -> dict[str, DeviceFunction]:
+    """The functions that segments of copies call, of which all have the `load` and the `store` of `copy`.
+
+    Each copy would compile the lines of these functions again.
+    """
+    load, store, is_load, threads = copy.load, copy.store, copy.is_load, ctx.launch.threads_per_block
+    add_nonnegative = ctx.array_ops.add_nonnegative
+
+    @inline_function
+    def word_address(buffer: int, number: int, word_bytes: int) -> np.uint64:
+        return u64(buffer) + u64(number) * u64(word_bytes)
+
+    @inline_function
+    def copy_words(
+        buffer: int, word_bytes: int, first: int, x: int, end: int, array: Any, offset: int, items: int, like: Any
+    ) -> None:
+        while x < end:
+            address = word_address(buffer, first + x, word_bytes)
+            if is_load:
+                store(array, offset + items * x, load(address, 0, like))
+            else:
+                store(address, 0, load(array, offset + items * x, like))
+            x = add_nonnegative(x, threads)
+
     operations = {name: getattr(ctx.array_ops, name) for name in ("assume_nonnegative", "add_nonnegative")}
-    scope: dict[str, Any] = {"u64": u64, **operations}
-    for copy in copies:
-        scope |= copy.scope
+    functions = {"word_address": word_address, "copy_words": copy_words}
+    return {"load": load, "store": store, **operations, **functions}
+
+
+def _copy_segment(functions: dict[str, DeviceFunction], copies: list[BlockCopy], lines: list[str]) -> Segment:
+    """The segment that runs the `lines` of a group of copies."""
+    scope: dict[str, Any] = dict(functions)
+    for c, copy in enumerate(copies):
+        scope |= {f"like_{c}": copy.like, f"placeholder_{c}": copy.placeholder}
+        if copy.rest:
+            scope[f"rest_like_{c}"] = copy.rest.like
     source = "def copy(b, w, e0, m, thread, clock):\n" + "".join(f"    {line}\n" for line in lines)
     return Segment(BLOCK, inline_function(generate_function("copy", source, **scope)), barrier=False)
 
@@ -107,31 +161,36 @@ def _lines_of_loop(copy: BlockCopy, threads: int) -> list[str]:
     unroll = min(MAX_LOOP_WORDS, -(-copy.words_of_block // threads))
     loads, stores = [], []
     for k in range(unroll):
-        x = f"x + {k * threads}"
-        names = {"address": f"b.{copy.buffer}", "offset": f"first + ({x})", "x": f"({x})", "value": f"v{k}"}
-        load, store = f"v{k} = {copy.load.format(**names)}", copy.store.format(**names)
+        word = f"b.{copy.buffer}", f"first + (x + {k * threads})", f"(x + {k * threads})"
+        load, store = f"load({copy.source(*word)}, like_0)", f"store({copy.target(*word)}, v{k})"
         condition = f"add_nonnegative(x, {k * threads}) < n"
-        loads.append(f"{load} if {condition} else {copy.placeholder}" if k else load)
+        loads.append(f"v{k} = {load} if {condition} else placeholder_0" if k else f"v{k} = {load}")
         stores.append(f"if {condition}: {store}" if k else store)
     body = [*loads, *stores, f"x = add_nonnegative(x, {unroll * threads})"]
-    start = [f"n = num_words = assume_nonnegative({copy.num_words})", f"first, x = {copy.first_word}, thread"]
-    return [*start, "while x < n:", *_indented(body), *copy.rest]
+    lines = [f"n = {copy.checked_count}", f"first, x = {copy.first_word}, thread"]
+    lines += ["while x < n:", *_indented(body)]
+    if copy.rest:
+        names = {source: f"({source})" for source in (copy.rest.first_word, copy.rest.checked_count)}
+        lines.append(_rest_line(copy, 0, "n", names))
+    return lines
 
 
 def _lines_of_full_block(copies: list[BlockCopy], threads: int) -> list[str]:
     """Lines that copy the words of a block with all of its envs. Only the last word of a thread may not exist."""
-    lines, loads, stores = ["x = thread"], [], []
+    first_words = _distinct([copy.first_word for copy in copies])
+    lines, loads, stores = ["x = thread", *(f"{name} = {source}" for source, name in first_words.items())], [], []
     for c, copy in enumerate(copies):
+        address = f"a{c} = word_address(b.{copy.buffer}, {first_words[copy.first_word]} + x, {copy.word_bytes})"
         # The only thread of a CPU's block gains nothing from loads in flight.
         limit = REGISTERS_IN_FLIGHT // copy.word_registers if threads > 1 else 1
         num_rounds = max(0, copy.words_of_block // threads // limit - (copy.words_of_block == threads * limit))
         if num_rounds:  # A copy with several rounds has a segment of its own.
             whole = [_access_lines(copy, c, k, threads, True) for k in range(limit)]
-            body = [_address_line(copy, c), *(load for load, _ in whole), *(store for _, store in whole)]
+            body = [address, *(load for load, _ in whole), *(store for _, store in whole)]
             end = num_rounds * limit * threads
             lines += [f"while x < {end}:", *_indented([*body, f"x = add_nonnegative(x, {limit * threads})"])]
         num_words = copy.words_of_block - num_rounds * limit * threads
-        loads.append(_address_line(copy, c))
+        loads.append(address)
         for k in range(-(-num_words // threads)):
             load, store = _access_lines(copy, c, k, threads, (k + 1) * threads <= num_words)
             loads.append(load)
@@ -139,9 +198,9 @@ def _lines_of_full_block(copies: list[BlockCopy], threads: int) -> list[str]:
     return [*lines, *loads, *stores]
 
 
-def _address_line(copy: BlockCopy, c: int) -> str:
-    """The line that computes the address of word `x` of copy c, from which all words of a thread have constant distances."""
-    return f"a{c} = u64(b.{copy.buffer}) + u64({copy.first_word} + x) * u64({copy.word_bytes})"
+def _distinct(sources: list[str]) -> dict[str, str]:
+    """Returns {source: name of a variable with its value}. Copies of fields of equal size have the same numbers of words."""
+    return {source: f"n{k}" for k, source in enumerate(dict.fromkeys(sources))}
 
 
 def _access_lines(copy: BlockCopy, c: int, k: int, threads: int, has_word: bool) -> tuple[str, str]:
@@ -155,20 +214,45 @@ def _access_lines(copy: BlockCopy, c: int, k: int, threads: int, has_word: bool)
         has_word: whether this word exists for all threads.
     """
     x = f"add_nonnegative(x, {k * threads})" if k else "x"
-    names = {"address": f"a{c}", "offset": k * threads, "x": x, "value": f"v{c}_{k}"}
-    load, store = f"v{c}_{k} = {copy.load.format(**names)}", copy.store.format(**names)
+    source, target = copy.source(f"a{c}", str(k * threads), x), copy.target(f"a{c}", str(k * threads), x)
     if has_word:
-        return load, store
+        return f"v{c}_{k} = load({source}, like_{c})", f"store({target}, v{c}_{k})"
     condition = f"{x} < {copy.words_of_block}"
-    return f"{load} if {condition} else {copy.placeholder}", f"if {condition}: {store}"
+    load = f"v{c}_{k} = load({source}, like_{c}) if {condition} else placeholder_{c}"
+    return load, f"if {condition}: store({target}, v{c}_{k})"
 
 
-def _lines_of_smaller_block(copy: BlockCopy, threads: int) -> list[str]:
+def _lines_of_smaller_block(copies: list[BlockCopy]) -> list[str]:
     """Lines that copy the words of the last block, which may have fewer envs, one after the other."""
-    load, store = _access_lines(copy, 0, 0, threads, True)
-    body = [_address_line(copy, 0), load, store, f"x = add_nonnegative(x, {threads})"]
-    start = [f"num_words = assume_nonnegative({copy.num_words})", "x = thread"]
-    return [*start, "while x < num_words:", *_indented(body), *copy.rest]
+    every_copy = [*copies, *(copy.rest for copy in copies if copy.rest)]
+    names = _distinct([source for copy in every_copy for source in (copy.first_word, copy.checked_count)])
+    lines = [f"{name} = {source}" for source, name in names.items()]
+    for c, copy in enumerate(copies):
+        lines.append(_call_of_loop(copy, f"like_{c}", "thread", names))
+        if copy.rest:
+            lines.append(_rest_line(copy, c, names[copy.checked_count], names))
+    return lines
+
+
+def _rest_line(copy: BlockCopy, c: int, num_words: str, names: dict[str, str]) -> str:
+    """The line that copies what is behind the `num_words` whole words of copy c; `names` as for `_call_of_loop`."""
+    assert copy.rest is not None, "there are whole words only"
+    start = f"add_nonnegative(thread, {num_words} * {copy.word_bytes // copy.rest.word_bytes})"
+    return _call_of_loop(copy.rest, f"rest_like_{c}", start, names)
+
+
+def _call_of_loop(copy: BlockCopy, like: str, start: str, names: dict[str, str]) -> str:
+    """The line that copies the words of a thread from word `start` on, one after the other.
+
+    Args:
+        copy: the copy.
+        like: source of its `like`.
+        start: source of the number of the first word.
+        names: {source: name of the variable with its value} for the first word and the number of words.
+    """
+    words = f"{names[copy.first_word]}, {start}, {names[copy.checked_count]}"
+    place = f"{copy.array}, {copy.offset}, {copy.items_per_word}"
+    return f"copy_words(b.{copy.buffer}, {copy.word_bytes}, {words}, {place}, {like})"
 
 
 def _indented(lines: list[str]) -> list[str]:
