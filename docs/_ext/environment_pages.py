@@ -50,7 +50,8 @@ def picture(env: Environment) -> bytes:
         start, p = reference.reset(key, reference.make_state()), reference.p
     else:
         start = SingleAgentReference(env).reset(key)
-    Image.fromarray(env.draw(start, p)).save(file, "png")
+    drawing = env.draw(start, p)
+    Image.fromarray(drawing.array() if isinstance(drawing, Canvas) else drawing).save(file, "png")
     return file.getvalue()
 
 

@@ -6,11 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuvec import Canvas
 
-Picture = NDArray[np.uint8]
 Point = tuple[float, float]
 
 BLACK = (0, 0, 0)
@@ -38,7 +36,7 @@ def rectangle(left: float, right: float, bottom: float, top: float) -> list[Poin
     return [(left, bottom), (left, top), (right, top), (right, bottom)]
 
 
-def cartpole(s: Any, p: Any) -> Picture:
+def cartpole(s: Any, p: Any) -> Canvas:
     """Returns a picture, (400, 600, 3), of the cart and its rail from limit to limit."""
     half_rail = 2.4 if math.isinf(p.x_limit) else p.x_limit
     scale = 300.0 / half_rail
@@ -49,20 +47,22 @@ def cartpole(s: Any, p: Any) -> Picture:
     canvas.polygon(rotate(rectangle(-5.0 * px, 5.0 * px, -5.0 * px, 2.0 * p.half_length - 5.0 * px), -s.theta, axle), WOOD)
     canvas.circle(axle, 5.0 * px, AXLE)
     canvas.line([(-half_rail, 0.0), (half_rail, 0.0)], BLACK)
-    return canvas.array()
+    return canvas
 
 
-def breakout(s: Any, p: Any) -> Picture:
+def breakout(s: Any, p: Any) -> Canvas:
     """Returns a picture, (200, 200, 3), of the bricks, the paddle, the ball and its trail."""
-    picture = np.zeros((*s.bricks.shape, 3), np.uint8)
-    picture[s.bricks] = ROD
-    picture[s.last_y, s.last_x] = GREY
-    picture[s.ball_y, s.ball_x] = PALE
-    picture[-1, s.paddle_x] = LINK
-    return picture.repeat(20, 0).repeat(20, 1)
+    cells = s.bricks.astype(np.uint8)
+    cells[s.last_y, s.last_x] = 2
+    cells[s.ball_y, s.ball_x] = 3
+    cells[-1, s.paddle_x] = 4
+    height, width = cells.shape
+    canvas = Canvas(20 * width, 20 * height)
+    canvas.cells(cells, (BLACK, ROD, GREY, PALE, LINK))
+    return canvas
 
 
-def connect_four(s: Any, p: Any) -> Picture:
+def connect_four(s: Any, p: Any) -> Canvas:
     """Returns a picture, (240, 280, 3), of the board and its pieces."""
     rows, columns = s.board.shape
     canvas = Canvas(40 * columns, 40 * rows, 40.0)
@@ -70,10 +70,10 @@ def connect_four(s: Any, p: Any) -> Picture:
     for y in range(rows):
         for x in range(columns):
             canvas.circle((x + 0.5, rows - 0.5 - y), 0.4, (PALE, TAGGER, FLAG)[int(s.board[y, x])])
-    return canvas.array()
+    return canvas
 
 
-def mountain_car(s: Any, p: Any) -> Picture:
+def mountain_car(s: Any, p: Any) -> Canvas:
     """Returns a picture, (400, 600, 3), of the valley from wall to wall, the car and the flag at the goal."""
     scale = 600.0 / (p.max_position - p.min_position)
     px = 1.0 / scale
@@ -93,10 +93,10 @@ def mountain_car(s: Any, p: Any) -> Picture:
     top = foot + 50.0 * px
     canvas.line([(x, foot), (x, top)], BLACK)
     canvas.polygon([(x, top), (x, top - 10.0 * px), (x + 25.0 * px, top - 5.0 * px)], FLAG)
-    return canvas.array()
+    return canvas
 
 
-def pendulum(s: Any, p: Any) -> Picture:
+def pendulum(s: Any, p: Any) -> Canvas:
     """Returns a picture, (500, 500, 3), of the rod and its pivot. It has no arrow, because the torque is not in the state."""
     canvas = Canvas(500, 500, 500.0 / (4.4 * p.length), origin=(250.0, 250.0))
     upright = s.theta + 0.5 * math.pi
@@ -106,10 +106,10 @@ def pendulum(s: Any, p: Any) -> Picture:
     canvas.circle((0.0, 0.0), half_width, ROD)
     canvas.circle(end, half_width, ROD)
     canvas.circle((0.0, 0.0), 0.5 * half_width, BLACK)
-    return canvas.array()
+    return canvas
 
 
-def acrobot(s: Any, p: Any) -> Picture:
+def acrobot(s: Any, p: Any) -> Canvas:
     """Returns a picture, (500, 500, 3), of the two links and the line that the tip must cross."""
     extent = p.length1 + p.length2 + 0.2
     canvas = Canvas(500, 500, 250.0 / extent, origin=(250.0, 250.0))
@@ -119,34 +119,34 @@ def acrobot(s: Any, p: Any) -> Picture:
     for joint, angle, length in (((0.0, 0.0), first, p.length1), (elbow, second, p.length2)):
         canvas.polygon(rotate(rectangle(0.0, length, -0.1, 0.1), angle, joint), LINK)
         canvas.circle(joint, 0.1, FLAG)
-    return canvas.array()
+    return canvas
 
 
-def predators(s: Any, p: Any) -> Picture:
-    """Returns a picture of the map: ripe grass is green, sheep are pale and wolves red, one of them on each cell."""
-    picture = np.where(s.grass[..., None] == 0, np.array(MEADOW, np.uint8), np.array(SOIL, np.uint8))
-    for kind, colour in ((1, PALE), (0, TAGGER)):
-        is_drawn = s.is_alive & (s.role == kind)
-        picture[s.y[is_drawn], s.x[is_drawn]] = colour
-    size = max(1, 480 // max(picture.shape))
-    return picture.repeat(size, 0).repeat(size, 1)
+def predators(s: Any, p: Any) -> Canvas:
+    """Returns a picture of the map: ripe grass is green, and on it are the animals that live."""
+    height, width = s.grass.shape
+    size = max(1, 480 // max(height, width))
+    canvas = Canvas(size * width, size * height, size)
+    canvas.cells(s.grass != 0, (MEADOW, SOIL))
+    x, y = np.where(s.is_alive, s.x + 0.5, np.nan), height - (s.y + 0.5)
+    canvas.agents(x, y, 0.5, role=s.role, names=("wolf", "sheep"))
+    return canvas
 
 
-def simple_spread(s: Any, p: Any) -> Picture:
+def simple_spread(s: Any, p: Any) -> Canvas:
     """Returns a picture, (500, 500, 3), of the agents and, on them, the landmarks.
 
     It shows the square in which episodes begin, and more of the plane where an agent has left it.
     """
     extent = max(1.0, float(np.abs(s.position).max())) + p.radius
     canvas = Canvas(500, 500, 250.0 / extent, origin=(250.0, 250.0))
-    for x, y in s.position:
-        canvas.circle((x, y), p.radius, RUNNER)
+    canvas.agents(s.position[:, 0], s.position[:, 1], p.radius)
     for x, y in s.landmark:
         canvas.circle((x, y), p.radius / 3.0, BLACK)
-    return canvas.array()
+    return canvas
 
 
-def simple_speaker_listener(s: Any, p: Any) -> Picture:
+def simple_speaker_listener(s: Any, p: Any) -> Canvas:
     """Returns a picture, (500, 500, 3), of the landmarks, the goal in the colour of the listener, and the listener.
 
     A ring is around the landmark whose word the speaker said. The picture shows the square in which episodes begin, and more of
@@ -161,11 +161,11 @@ def simple_speaker_listener(s: Any, p: Any) -> Picture:
         canvas.circle((x, y), 0.8 * radius, RUNNER if k == s.goal else BLACK)
     for x, y in s.position:
         canvas.circle((x, y), radius, RUNNER)
-    return canvas.array()
+    return canvas
 
 
-def tag_grid_world(s: Any, p: Any) -> Picture:
-    """Returns a picture, (500, 500, 3): taggers are squares, and the runner is a smaller disc, visible on a tagger's cell."""
+def tag_grid_world(s: Any, p: Any) -> Canvas:
+    """Returns a picture, (500, 500, 3), of the grid with its taggers and runners."""
     cells = p.grid_length + 1
     canvas = Canvas(500, 500, 500.0 / cells)
     # With more cells, lines would cover most of the picture.
@@ -173,34 +173,23 @@ def tag_grid_world(s: Any, p: Any) -> Picture:
         for k in range(1, cells):
             canvas.line([(k, 0.0), (k, cells)], PALE)
             canvas.line([(0.0, k), (cells, k)], PALE)
-    for x, y in zip(s.x[s.role == 0], s.y[s.role == 0], strict=True):
-        canvas.polygon(rectangle(x + 0.1, x + 0.9, y + 0.1, y + 0.9), TAGGER)
-    for x, y in zip(s.x[s.role == 1], s.y[s.role == 1], strict=True):
-        canvas.circle((x + 0.5, y + 0.5), 0.3, RUNNER)
-    return canvas.array()
+    canvas.agents(s.x + 0.5, s.y + 0.5, 0.4, role=s.role, names=("tagger", "runner"))
+    return canvas
 
 
-def tag_continuous(s: Any, p: Any) -> Picture:
-    """Returns a picture, (500, 500, 3): arrowheads along the headings, and discs of the tagging distance around taggers.
-
-    Inactive agents are grey.
-    """
-    scale = 480.0 / p.grid_length
-    px = 1.0 / scale
-    canvas = Canvas(500, 500, scale, origin=(10.0, 10.0))
-    canvas.line([*rectangle(0.0, p.grid_length, 0.0, p.grid_length), (0.0, 0.0)], GREY)
+def tag_continuous(s: Any, p: Any) -> Canvas:
+    """Returns a picture, (500, 500, 3), of taggers and runners, with discs of the tagging distance around taggers."""
+    canvas = Canvas(500, 500, 480.0 / p.grid_length, origin=(10.0, 10.0))
     tagger, reach = s.role == 0, p.tagging_distance * p.grid_length
     for x, y in zip(s.x[tagger], s.y[tagger], strict=True):
         canvas.circle((x, y), reach, PALE)
-    arrow = [(10.0 * px, 0.0), (-6.0 * px, 6.0 * px), (-6.0 * px, -6.0 * px)]
-    # Inactive agents are drawn first, and taggers last.
-    for k in np.lexsort((tagger, s.alive)):
-        colour = GREY if not s.alive[k] else TAGGER if tagger[k] else RUNNER
-        canvas.polygon(rotate(arrow, s.heading[k], (s.x[k], s.y[k])), colour)
-    return canvas.array()
+    canvas.line([*rectangle(0.0, p.grid_length, 0.0, p.grid_length), (0.0, 0.0)], GREY)
+    radius = p.grid_length / 60.0
+    canvas.agents(s.x, s.y, radius, role=s.role, names=("tagger", "runner"), heading=s.heading, active=s.alive)
+    return canvas
 
 
-def rice_n(s: Any, p: Any) -> Any:
+def rice_n(s: Any, p: Any) -> Canvas:
     """Returns a picture, (300, 560, 3): a bar for the output of each region, red by its emissions, and the air temperature.
 
     A full bar is an output of 50e12 USD a year, a full thermometer on the left a warming of 8 degC.
@@ -214,10 +203,10 @@ def rice_n(s: Any, p: Any) -> Any:
         mitigation = float(s.mitigation[i]) / p.num_action_levels
         colour = (int(200 - 140 * mitigation), int(80 + 90 * mitigation), 80)
         canvas.polygon(rectangle(1.1 + i, 1.9 + i, 0.0, max(14.0 * height, 0.05)), colour)
-    return canvas.array()
+    return canvas
 
 
-def epidemic_economy(s: Any, p: Any) -> Picture:
+def epidemic_economy(s: Any, p: Any) -> Canvas:
     """Returns a picture, (500, 500, 3): for each state the level of stringency, the infected and the unemployed.
 
     A column is a state. Its upper bar is the level, up to 10, the middle one the infected, up to 5 % of the people, and the
@@ -232,4 +221,4 @@ def epidemic_economy(s: Any, p: Any) -> Picture:
         for i, value in enumerate(np.clip(values, 0.0, 1.0)):
             canvas.polygon(rectangle((i + 0.1) * width, (i + 0.9) * width, bottom, bottom + height), PALE)
             canvas.polygon(rectangle((i + 0.1) * width, (i + 0.9) * width, bottom, bottom + max(1.0, height * value)), colour)
-    return canvas.array()
+    return canvas

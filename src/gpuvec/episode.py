@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from gpuvec.errors import GpuvecError, StateError
+from gpuvec.spec import Environment
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
 
@@ -35,6 +36,11 @@ def make_endless_error(num_unfinished: int, num_episodes: int) -> GpuvecError:
 class Episode(NamedTuple):
     """One recorded episode of one environment, as NumPy arrays."""
 
+    name: str  # the id of the environment, or the name of its module if it was made without one
+    env: Environment
+    params: Any  # of the row, a NamedTuple
+    seed: int | None  # of the reset
+    row: int  # index of the environment
     states: dict[str, Any]  # {field: (T + 1,) or (T + 1, A)}: before every step, and after the last
     actions: Any  # (T,), (T, K), or of A agents (T, A), (T, A, K), or {role: (T, n) or (T, n, K)} if spaces are by role
     rewards: Any  # (T,), or (T, A)
@@ -63,7 +69,7 @@ def fetch_episode(envs: Any, act: Callable[..., Any], *, rows: Sequence[int] = (
     """
     base = _recordable_env(envs)
     indices = _checked_rows(rows, base.num_envs)
-    recording = _Recording(base, indices)
+    recording = _Recording(base, indices, seed)
     obs, infos = envs.reset(seed=seed)
     recording.add_state()
     while recording.num_unfinished:
@@ -121,8 +127,9 @@ class _EpisodeEnd(NamedTuple):
 class _Recording:
     """The steps of some rows of an environment, until each row has ended an episode."""
 
-    def __init__(self, env: VectorEnv, rows: list[int]) -> None:
-        self._env, self._rows = env, rows
+    def __init__(self, env: VectorEnv, rows: list[int], seed: int | None) -> None:
+        self._env, self._rows, self._seed = env, rows, seed
+        self._name = env.spec.id if env.spec is not None else type(env.params).__module__.rpartition(".")[2]
         self._states: list[dict[str, NDArray[Any]]] = []
         self._actions: list[Any] = []
         self._rewards: list[NDArray[Any]] = []
@@ -157,6 +164,11 @@ class _Recording:
         end = self._ends[k]
         states = self._states[: end.num_steps + 1]
         return Episode(
+            name=self._name,
+            env=self._env.environment,
+            params=self._env.params_of_row(self._rows[k]),
+            seed=self._seed,
+            row=self._rows[k],
             states={name: np.stack([state[name][k] for state in states]) for name in states[0]},
             actions=self._actions_of(k, end.num_steps),
             rewards=np.stack([rewards[k] for rewards in self._rewards[: end.num_steps]]),

@@ -12,6 +12,7 @@
       ActionError             actions out of range, with `validate=True`              (ValueError)
       StateError              a state that does not fit the environment               (ValueError)
         CheckpointError       a checkpoint or run folder that is damaged or refused    (ValueError)
+      ReplayError             a replay that cannot be written, or is damaged          (ValueError)
       RunInUseError           a run folder that another process is writing to          (RuntimeError)
       RunWriteError           a file of a run folder that cannot be written            (OSError)
       ExportError             an exported program that does not equal its network     (RuntimeError)
@@ -92,3 +93,7 @@ class NonFiniteError(GpuvecError, FloatingPointError):
 
 class CompilerWarning(UserWarning):
     """A warning of the C++ compiler about an author's functions."""
+
+
+class ReplayError(GpuvecError, ValueError):
+    """A replay cannot be written, or a file is not a complete replay of this format."""

@@ -25,6 +25,7 @@ from gpuvec.declaration_checks import (
     require_reset,
     require_state,
 )
+from gpuvec.drawing.canvas import Canvas
 
 Floats = NDArray[np.float32]
 """The type of a state field of float32. It has one element for each agent, (A,).
@@ -99,10 +100,10 @@ class OptionalFields:
     """`check(p)` raises ValueError for parameters that make no sense together, with a message that names the value and what is
     allowed. None if all parameters are allowed.
     """
-    draw: Callable[[Any, Any], NDArray[np.uint8]] | None = None
-    """`draw(s, p)` returns a picture of the state `s` of one env, an array (height, width, 3) of uint8. It runs on the host:
-    `s` has Python numbers, NumPy arrays for `Floats`, `Ints` and `Bools`, and None for the field of a `NearestNeighbors`
-    search. None if the environment cannot be rendered.
+    draw: Callable[[Any, Any], Canvas | NDArray[np.uint8]] | None = None
+    """`draw(s, p)` returns a picture of the state `s` of one env: a `Canvas`, or an array (height, width, 3) of uint8, which a
+    replay cannot show. It runs on the host: `s` has Python numbers, NumPy arrays for `Floats`, `Ints` and `Bools`, and None for
+    the field of a `NearestNeighbors` search. None if the environment cannot be rendered.
     """
     cuda_c: str | None = None
     """The name of a file beside the module, in CUDA C++, whose functions replace those in Python with `backend="cuda-c"`; None

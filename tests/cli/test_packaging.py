@@ -75,6 +75,8 @@ def test_wheel_contains_both_packages_and_nothing_else(wheel: zipfile.ZipFile) -
     data |= {f"gpuvec_envs/{path.relative_to(ENVS).as_posix()}" for path in (ENVS / "data").iterdir()}
     data |= {f"gpuvec/policies/{name}{suffix}" for name in policy_names() for suffix in (".safetensors", ".md")}
     assert "gpuvec/policies/CartPole-v1.safetensors" in data
+    data |= {f"gpuvec/replay/player/{path.name}" for path in (ROOT / "src/gpuvec/replay/player").iterdir()}
+    assert {"gpuvec/replay/player/index.html", "gpuvec/replay/player/main.js"} <= data
     assert names >= set(SOURCES) | data
     assert {name.partition("/")[0] for name in names} == {"gpuvec", "gpuvec_envs"}
     assert not [name for name in names if "test_" in name or name.endswith(".pyc")]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tests.support.arrays import host, on_device
 from tests.support.vector_envs import make_envs
 
+from gpuvec.drawing.marks import ROLE_COLOURS
 from gpuvec_envs import simple_spread
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_spread"
@@ -159,11 +160,11 @@ def test_a_picture_shows_agents_landmarks_and_the_part_of_the_plane_where_they_a
     p = simple_spread.Params(num_agents=2)
     position, landmark = np.array([[0.0, 0.0], [-0.5, 0.5]]), np.array([[0.0, 0.0], [1.0, -1.0]])
     state = simple_spread.State(position, np.zeros((2, 2)), np.zeros((2, 2)), landmark, 0.0)
-    near = simple_spread.ENV.draw(state, p)
+    near = simple_spread.ENV.draw(state, p).array()
     assert (near.shape, near.dtype) == ((500, 500, 3), np.uint8)
-    scale, blue, black = 250.0 / 1.15, [52, 101, 164], [0, 0, 0]
-    assert near[round(249 - 0.5 * scale), round(250 - 0.5 * scale)].tolist() == blue
+    scale, colour, black = 250.0 / 1.15, list(ROLE_COLOURS[0]), [0, 0, 0]
+    assert near[round(249 - 0.5 * scale), round(250 - 0.5 * scale)].tolist() == colour
     assert near[249, 250].tolist() == black
     assert near[249 + round(scale), 250 + round(scale)].tolist() == black
-    far = simple_spread.ENV.draw(state._replace(position=4.0 * position), p)
-    assert (far == blue).all(-1).sum() < 0.5 * (near == blue).all(-1).sum()
+    far = simple_spread.ENV.draw(state._replace(position=4.0 * position), p).array()
+    assert (far == colour).all(-1).sum() < 0.5 * (near == colour).all(-1).sum()

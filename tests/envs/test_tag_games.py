@@ -12,6 +12,7 @@ from tests.support.arrays import host
 from tests.support.reference_game import ReferenceGame
 from tests.support.tag_games import CONTINUOUS, GRID, MODULES, continuous_game, grid_game, make_key, make_reference, make_vec
 
+from gpuvec.drawing.marks import GREY, ROLE_COLOURS
 from gpuvec_envs import tag_continuous, tag_grid_world
 
 
@@ -155,7 +156,7 @@ def test_observations_are_in_the_observation_space(name, params, shape):
 
 
 class TestPictures:
-    RED, BLUE, GREY = (204, 77, 77), (52, 101, 164), (128, 128, 128)
+    TAGGER, RUNNER = ROLE_COLOURS[:2]
 
     def mean_position_of_colour(self, picture, colour):
         """Returns the mean (x, y) of the pixels of this colour, measured from the lower left corner."""
@@ -165,20 +166,20 @@ class TestPictures:
     def test_the_picture_of_the_grid_game(self):
         pytest.importorskip("PIL", reason="pictures need Pillow, of the extra 'render'")
         game = grid_game(make_reference, [(1, 3), (4, 0)])
-        picture = tag_grid_world.ENV.draw(game.s, game.p)
+        picture = tag_grid_world.ENV.draw(game.s, game.p).array()
         assert (picture.shape, picture.dtype) == ((500, 500, 3), np.uint8)
-        assert self.mean_position_of_colour(picture, self.RED) == pytest.approx((150.0, 350.0), abs=2.0)
-        assert self.mean_position_of_colour(picture, self.BLUE) == pytest.approx((450.0, 50.0), abs=2.0)
+        assert self.mean_position_of_colour(picture, self.TAGGER) == pytest.approx((150.0, 350.0), abs=2.0)
+        assert self.mean_position_of_colour(picture, self.RUNNER) == pytest.approx((450.0, 50.0), abs=2.0)
 
     def test_the_picture_of_the_continuous_game(self):
         pytest.importorskip("PIL", reason="pictures need Pillow, of the extra 'render'")
         game = continuous_game(make_reference, [(2.0, 3.0), (5.0, 5.0), (8.0, 2.0)])
         game.set_state({"alive": np.array([True, True, False])})
-        picture = tag_continuous.ENV.draw(game.s, game.p)
+        picture = tag_continuous.ENV.draw(game.s, game.p).array()
         assert (picture.shape, picture.dtype) == ((500, 500, 3), np.uint8)
-        assert self.mean_position_of_colour(picture, self.RED) == pytest.approx((10 + 48 * 2.0, 10 + 48 * 3.0), abs=4.0)
-        assert self.mean_position_of_colour(picture, self.BLUE) == pytest.approx((10 + 48 * 5.0, 10 + 48 * 5.0), abs=4.0)
-        assert (picture[499 - (10 + 48 * 2), 10 + 48 * 8] == self.GREY).all()
+        assert self.mean_position_of_colour(picture, self.TAGGER) == pytest.approx((10 + 48 * 2.0, 10 + 48 * 3.0), abs=4.0)
+        assert self.mean_position_of_colour(picture, self.RUNNER) == pytest.approx((10 + 48 * 5.0, 10 + 48 * 5.0), abs=4.0)
+        assert (picture[499 - (10 + 48 * 2), 10 + 48 * 8] == GREY).all()
 
     @pytest.mark.parametrize("name", MODULES)
     def test_render_returns_a_picture_of_each_environment(self, name):

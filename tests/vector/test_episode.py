@@ -29,6 +29,8 @@ def test_episodes_of_a_counter(device, mode):
     assert (first.actions.tolist(), first.rewards.tolist()) == ([0] * 3, [0.0] * 3)
     assert (second.actions.tolist(), second.rewards.tolist()) == ([1] * 5, [1.0] * 5)
     assert (first.terminated, first.truncated) == (second.terminated, second.truncated) == (True, False)
+    assert (first.name, first.row, second.row, first.seed) == ("tests/Counter-v0", 0, 1, 0)
+    assert [episode.params.maximum for episode in (first, second)] == [3.0, 5.0]
 
 
 def test_truncated_episode_of_a_wrapped_env():

@@ -151,6 +151,21 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
         return self._env.params
 
     @property
+    def environment(self) -> Environment:
+        """The declaration of the environment, with its parameters."""
+        return self._env
+
+    def params_of_row(self, row: int) -> Any:
+        """Returns the parameters of one environment, a NamedTuple with the values that are stored for it.
+
+        Args:
+            row: the index of the environment.
+        """
+        names, buffers = self.simulation.options.per_env, self.simulation.buffers
+        with on_stream(self._device, self._stream()):
+            return self._env.params._replace(**{name: buffers[f"param_{name}"][row].item() for name in names})
+
+    @property
     def kernel_version(self) -> int:
         """A number that grows when the kernels are compiled again, after which a CUDA graph must be captured again."""
         return self.simulation.version

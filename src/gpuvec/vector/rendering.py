@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.drawing.canvas import Canvas
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.spec import Environment
 
@@ -37,14 +38,26 @@ class Frames(Sequence[Frame]):
             return [self[k] for k in range(*row.indices(len(self)))]
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)} environments")
-        fields = {name: _row_value(array[row]) for name, array in self._state.items()}
-        state = self._env.state(**{name: fields.get(name) for name in self._env.state._fields})
         row_params = {name: values[row].item() for name, values in self._per_env_values.items()}
-        assert self._env.draw is not None, "VectorEnv.render checks this"
-        return self._env.draw(state, self._env.params._replace(**row_params))
+        fields = {name: array[row] for name, array in self._state.items()}
+        picture = draw_state(self._env, fields, self._env.params._replace(**row_params))
+        return picture.array() if isinstance(picture, Canvas) else picture
 
     def __iter__(self) -> Iterator[Frame]:
         return (self[k] for k in range(len(self)))
+
+
+def draw_state(env: Environment, fields: Mapping[str, Any], params: Any) -> Canvas | Frame:
+    """Returns the picture of a state of one environment, as its function `draw` returns it.
+
+    Args:
+        env: the environment, which has a `draw` function.
+        fields: {field: scalar, (A,) or other array} of the state.
+        params: the parameters of this environment.
+    """
+    assert env.draw is not None, "callers check this"
+    values = {name: _row_value(value) for name, value in fields.items()}
+    return env.draw(env.state(**{name: values.get(name) for name in env.state._fields}), params)
 
 
 def _row_value(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Pictures of environments: marks on a canvas, and their pixels."""

@@ -1,0 +1,45 @@
+"""Replays: HTML files that play recorded episodes in a browser, without a network and without Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuvec.episode import Episode
+from gpuvec.errors import ReplayError
+from gpuvec.replay.document import FORMAT, VERSION, Replay, TrackWriter, read_replay, write_replay
+from gpuvec.replay.scene import Details, Event, Scene, encode_scene
+
+__all__ = ["Details", "Event", "Replay", "Scene", "make", "read_replay", "write"]
+
+
+def make(scenes: Iterable[Episode | Scene]) -> Replay:
+    """Returns a replay of episodes or scenes, which a player shows side by side.
+
+    Args:
+        scenes: episodes, as `gpuvec.fetch_episode` returns them, or scenes, which can have titles, details and events.
+
+    Raises:
+        ReplayError: there are none, or an episode cannot be shown.
+    """
+    from importlib.metadata import version
+
+    tracks = TrackWriter()
+    encoded = [encode_scene(scene if isinstance(scene, Scene) else Scene(scene), tracks) for scene in scenes]
+    if not encoded:
+        raise ReplayError("a replay shows at least one episode, and none was given.")
+    header = {"format": FORMAT, "version": VERSION, "generator": f"gpuvec {version('gpuvec')}", "scenes": encoded}
+    return Replay(header, tracks.data)
+
+
+def write(path: str | Path, scenes: Iterable[Episode | Scene]) -> Path:
+    """Writes a replay of episodes or scenes to an HTML file, and returns its path. An existing file is replaced.
+
+    Args:
+        path: of the file.
+        scenes: episodes, as `gpuvec.fetch_episode` returns them, or scenes.
+
+    Raises:
+        ReplayError: there are none, or an episode cannot be shown.
+    """
+    return write_replay(path, make(scenes))

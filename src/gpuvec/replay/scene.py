@@ -1,0 +1,190 @@
+"""One recorded episode as a scene of a replay.
+
+Letters: T steps, A agents, K action components, n agents with details.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.drawing.canvas import Canvas
+from gpuvec.episode import Episode
+from gpuvec.errors import ReplayError
+from gpuvec.replay.document import TrackWriter
+from gpuvec.replay.drawing import encode_drawing
+from gpuvec.spec import MultiAgentEnv
+from gpuvec.vector.rendering import draw_state
+
+MAX_CURVES = 64  # elements of a field of the state that are shown as curves, if there are no pictures
+CURVE_LEVELS = 4096  # of the values of a curve
+
+
+class Details(NamedTuple):
+    """What a policy observed and computed for some agents, in each step.
+
+    Attributes:
+        agents: their indices, n of them.
+        action: (T, n, K), or None.
+        observation: (T, n, D), or None.
+        probabilities: (T, n, N) of the actions, or None.
+        value: (T, n), or None.
+        td_error: (T, n), r + gamma V(s') - V(s), or None.
+        neighbors: (T, n, k) indices of agents in the slots of the observation, -1 for none; or None.
+    """
+
+    agents: Sequence[int]
+    action: NDArray[Any] | None = None
+    observation: NDArray[np.float32] | None = None
+    probabilities: NDArray[np.float32] | None = None
+    value: NDArray[np.float32] | None = None
+    td_error: NDArray[np.float32] | None = None
+    neighbors: NDArray[np.int32] | None = None
+
+
+class Event(NamedTuple):
+    """Something that is marked on the time line.
+
+    Attributes:
+        frame: its number, 0 for the first state.
+        kind: "tag", "exit", "end", "td_error", "not_finite", or a name of your own.
+        text: what happened.
+        agents: who took part.
+    """
+
+    frame: int
+    kind: str
+    text: str
+    agents: Sequence[int] = ()
+
+
+class Scene(NamedTuple):
+    """An episode, and what a replay says of it.
+
+    Attributes:
+        episode: what is shown.
+        title: above the picture; "" for the name of the environment.
+        policy: who acted.
+        details: of some agents, or None.
+        events: more marks of the time line than those that the episode itself has.
+    """
+
+    episode: Episode
+    title: str = ""
+    policy: str = ""
+    details: Details | None = None
+    events: Sequence[Event] = ()
+
+
+def encode_scene(scene: Scene, tracks: TrackWriter) -> dict[str, Any]:
+    """Returns the description of a scene for the header.
+
+    Args:
+        scene: what is shown.
+        tracks: to which the arrays are added.
+
+    Raises:
+        ReplayError: the environment's pictures cannot be shown, or the episode has no step.
+    """
+    episode, env = scene.episode, scene.episode.env
+    num_steps = len(episode.rewards)
+    if num_steps == 0:
+        raise ReplayError("an episode of a replay must have at least one step.")
+    drawing = encode_drawing(draw_frames(episode), tracks) if env.draw else None
+    return {
+        "title": scene.title or episode.name,
+        "env": episode.name,
+        "policy": scene.policy,
+        "seed": episode.seed,
+        "row": episode.row,
+        "num_frames": num_steps + 1,
+        "fps": env.render_fps,
+        **(drawing or {"width": 0, "height": 0, "palette": [], "layout": None, "layouts": [], "agents": None}),
+        "rewards": tracks.add(np.asarray(episode.rewards, np.float32).reshape(num_steps, -1)),
+        "state": {} if drawing else _encode_curves(episode, tracks),
+        "details": None if scene.details is None else _encode_details(scene.details, tracks),
+        "events": [
+            _describe(event) for event in sorted([*scene.events, *episode_events(episode)], key=lambda event: event.frame)
+        ],
+    }
+
+
+def draw_frames(episode: Episode) -> list[Canvas]:
+    """Returns the pictures of all states of an episode, T + 1.
+
+    Raises:
+        ReplayError: `draw` returns arrays of pixels.
+    """
+    pictures = []
+    for t in range(len(episode.rewards) + 1):
+        picture = draw_state(episode.env, {name: values[t] for name, values in episode.states.items()}, episode.params)
+        if not isinstance(picture, Canvas):
+            raise ReplayError(
+                f"`draw` of the environment returns {type(picture).__name__}, and a replay shows the marks of a Canvas: return "
+                "the gpuvec.Canvas itself, not its array()."
+            )
+        pictures.append(picture)
+    return pictures
+
+
+def episode_events(episode: Episode) -> list[Event]:
+    """Returns the events that any episode has: agents that leave and join, the first number that is not finite, and the end."""
+    num_steps, events = len(episode.rewards), []
+    for t, agents in _changes_of_activity(episode):
+        events.append(
+            Event(t, "exit", f"inactive: {', '.join(map(str, agents[:8]))}{' ...' if len(agents) > 8 else ''}", agents)
+        )
+    for name, values in sorted(episode.states.items()):
+        if values.dtype.kind == "f" and not (is_finite := np.isfinite(values.reshape(len(values), -1)).all(1)).all():
+            events.append(Event(int(np.argmin(is_finite)), "not_finite", f"{name} is not finite"))
+            break
+    reason = "terminated" if episode.terminated else "truncated" if episode.truncated else "recording ends"
+    events.append(Event(num_steps, "end", reason))
+    return events
+
+
+def _changes_of_activity(episode: Episode) -> list[tuple[int, list[int]]]:
+    """Returns the frames in which agents became inactive, and these agents."""
+    env = episode.env
+    if not isinstance(env, MultiAgentEnv) or env.active is None or isinstance(env.active, Mapping):
+        return []
+    fields = dict.fromkeys(env.state._fields) | episode.states
+    active = np.array(
+        [
+            [bool(env.active(i, env.state(**_at(fields, t)), episode.params)) for i in range(env.agents(episode.params))]
+            for t in range(len(episode.rewards) + 1)
+        ]
+    )
+    left = active[:-1] & ~active[1:]
+    return [(int(t) + 1, np.flatnonzero(left[t]).tolist()) for t in np.flatnonzero(left.any(1))]
+
+
+def _at(fields: Mapping[str, Any], t: int) -> dict[str, Any]:
+    return {name: None if values is None else values[t] for name, values in fields.items()}
+
+
+def _describe(event: Event) -> dict[str, Any]:
+    return {**event._asdict(), "agents": [int(i) for i in event.agents]}
+
+
+def _encode_curves(episode: Episode, tracks: TrackWriter) -> dict[str, Any]:
+    """Returns {field: track} of the fields of the state that have few elements."""
+    curves = {}
+    for name, values in episode.states.items():
+        if int(np.prod(values.shape[1:], dtype=np.int64)) <= MAX_CURVES:
+            finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+            curves[name] = tracks.add(values, float(np.ptp(finite)) / CURVE_LEVELS if finite.size else 0.0)
+    return curves
+
+
+def _encode_details(details: Details, tracks: TrackWriter) -> dict[str, Any]:
+    arrays = {name: values for name, values in details._asdict().items() if name != "agents"}
+    return {
+        "agents": [int(i) for i in details.agents],
+        "features": None,
+        "action_names": None,
+        **{name: None if values is None else tracks.add(np.asarray(values)) for name, values in arrays.items()},
+    }
