@@ -15,6 +15,7 @@ from field_comments import comments_of
 from PIL import Image
 from repository_pages import ENVIRONMENTS, GENERATED, PAGES, keep
 
+from gpuvec.drawing.canvas import Canvas
 from gpuvec.random import Key
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, MultiAgentEnv

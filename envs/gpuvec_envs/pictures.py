@@ -52,7 +52,7 @@ def cartpole(s: Any, p: Any) -> Canvas:
 
 def breakout(s: Any, p: Any) -> Canvas:
     """Returns a picture, (200, 200, 3), of the bricks, the paddle, the ball and its trail."""
-    cells = s.bricks.astype(np.uint8)
+    cells = np.array(s.bricks, np.uint8)
     cells[s.last_y, s.last_x] = 2
     cells[s.ball_y, s.ball_x] = 3
     cells[-1, s.paddle_x] = 4
