@@ -48,7 +48,14 @@ class Episode(NamedTuple):
     truncated: bool
 
 
-def fetch_episode(envs: Any, act: Callable[..., Any], *, rows: Sequence[int] = (0,), seed: int | None = None) -> list[Episode]:
+def fetch_episode(
+    envs: Any,
+    act: Callable[..., Any],
+    *,
+    rows: Sequence[int] = (0,),
+    seed: int | None = None,
+    max_steps: int | None = None,
+) -> list[Episode]:
     """Resets an environment, steps it until each of `rows` has ended an episode, and returns those episodes.
 
     Every step copies the states of all rows to the host, so this function is for inspection and plots, not for training.
@@ -59,6 +66,7 @@ def fetch_episode(envs: Any, act: Callable[..., Any], *, rows: Sequence[int] = (
             masks its second argument is `infos["action_mask"]`.
         rows: indices of the environments to record.
         seed: the seed of the reset.
+        max_steps: the number of steps after which recordings of episodes that have not ended are complete; None for no limit.
 
     Returns:
         One episode for each of `rows`, in that order.
@@ -72,7 +80,7 @@ def fetch_episode(envs: Any, act: Callable[..., Any], *, rows: Sequence[int] = (
     recording = _Recording(base, indices, seed)
     obs, infos = envs.reset(seed=seed)
     recording.add_state()
-    while recording.num_unfinished:
+    while recording.num_unfinished and recording.num_steps != max_steps:
         if recording.num_steps == STEP_LIMIT:
             raise make_endless_error(recording.num_unfinished, len(indices))
         action = act(obs, infos["action_mask"]) if "action_mask" in infos else act(obs)
@@ -161,7 +169,7 @@ class _Recording:
 
     def _episode(self, k: int) -> Episode:
         """The episode of the row at position `k` of the recorded rows."""
-        end = self._ends[k]
+        end = self._ends.get(k, _EpisodeEnd(self.num_steps, False, False))
         states = self._states[: end.num_steps + 1]
         return Episode(
             name=self._name,

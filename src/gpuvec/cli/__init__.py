@@ -62,6 +62,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     from gpuvec.cli.runs_command import runs
     from gpuvec.cli.train_command import resume, train
     from gpuvec.cli.train_defaults import tuned_settings
+    from gpuvec.cli.watch_command import demo, watch
 
     # The defaults of all other settings depend on these three, so they are parsed first.
     settings = tuned_settings(**parse_options(arguments, "env", "device", "algorithm"))
@@ -69,6 +70,8 @@ def run_command(arguments: Sequence[str] | None) -> int:
         "train": with_defaults(train, settings=settings),
         "resume": resume,
         "eval": evaluate,
+        "watch": watch,
+        "demo": demo,
         "export": export,
         "runs": runs,
         "plot": plot,

@@ -1,0 +1,115 @@
+"""The commands `gpuvec watch` and `gpuvec demo`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gpuvec.cli.output_file import require_writable
+from gpuvec.cli.progress import waiting
+from gpuvec.policies import policy_names
+
+DEMO = "CartPole-v1"
+
+
+def watch(
+    policies: Annotated[tuple[str, ...], tyro.conf.Positional],
+    rows: int = 4,
+    seed: int = 0,
+    steps: int | None = None,
+    to: Path = Path("replay.html"),
+    stochastic: bool = False,
+    device: str = "cpu",
+    open: bool = True,
+    trust: bool = False,
+    force: bool = False,
+) -> int:
+    """Record episodes of trained policies, and play them in the browser.
+
+    The replay is one HTML file, which needs no network. Several policies play the same seeds, side by side.
+
+    Args:
+        policies: run folders, checkpoints, policy files, or names of policies that come with gpuvec, such as CartPole-v1.
+        rows: the number of environments of each policy; an episode of each is recorded.
+        seed: the seed of the environments.
+        steps: the number of steps after which a recording is complete; by default that of the episode.
+        to: the file to write.
+        stochastic: draw actions from the policy instead of taking the likeliest action.
+        device: auto, cpu, cuda or cuda:1.
+        open: whether a browser opens the file, if there is one.
+        trust: import the Python module that a policy names for its environment. Importing runs the module's code.
+        force: replace the file if it exists.
+    """
+    if not policies:
+        raise ValueError(f"name at least one policy: a run folder, a policy file, or one of {', '.join(policy_names())}.")
+    for name, number in (("rows", rows), ("steps", steps)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}.")
+    require_writable(to, force)
+    with waiting("loading PyTorch"):
+        from gpuvec import replay
+        from gpuvec.cli.policy_lookup import find_policy
+        from gpuvec.replay.recording import record_policy
+
+    scenes = []
+    for name in policies:
+        policy = find_policy(name, device, trust)
+        with waiting(f"compiling {policy.env}, and recording {rows} of its episodes"):
+            scenes += record_policy(policy, name, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
+    path = replay.write(to, scenes)
+    print(f"wrote      {path}: {len(scenes)} episodes, {path.stat().st_size / 1024:.0f} kB")
+    open_page(path, open)
+    return 0
+
+
+def demo(
+    policy: Annotated[str, tyro.conf.Positional] = DEMO,
+    list: bool = False,  # the option is named --list
+    to: Path | None = None,
+    open: bool = True,
+    force: bool = False,
+) -> int:
+    """Play a policy that comes with gpuvec, on the CPU, and show it in the browser.
+
+    Args:
+        policy: the name of the policy.
+        list: print the names instead.
+        to: the file to write; by default demo-<policy>.html, which a later demo replaces.
+        open: whether a browser opens the file, if there is one.
+        force: replace the file that `to` names if it exists.
+    """
+    if list:
+        print("\n".join(policy_names()))
+        return 0
+    if policy not in policy_names():
+        raise ValueError(f"there is no demo {policy!r}; those that come with gpuvec are {', '.join(policy_names())}.")
+    default = Path(f"demo-{policy}.html")
+    return watch((policy,), to=to or default, open=open, force=force or (to is None and is_replay(default)))
+
+
+def is_replay(path: Path) -> bool:
+    """Returns whether a file exists and is a replay, of any version.
+
+    Args:
+        path: of the file.
+    """
+    return path.is_file() and b'id="replay-header"' in path.read_bytes()
+
+
+def open_page(path: Path, is_wanted: bool) -> None:
+    """Opens a page in the user's browser, or says how to open it.
+
+    Args:
+        path: of the page.
+        is_wanted: whether a browser is to open it.
+    """
+    # Without a screen, `webbrowser` could start a browser for text in this terminal.
+    has_screen = sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    uri = path.resolve().as_uri()
+    if not (is_wanted and has_screen and webbrowser.open(uri)):
+        print(f"open       {uri}")

@@ -1,0 +1,221 @@
+"""Episodes of a trained policy, with what it observed and computed for some agents.
+
+Letters: E envs, A agents, T steps, n agents with details, D features, N probabilities, K action components.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.episode import Episode, fetch_episode
+from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
+from gpuvec.observations import NearestNeighbors
+from gpuvec.replay.scene import Details, Event, Scene
+from gpuvec.spec import MultiAgentEnv
+from gpuvec.vector.env import VectorEnv
+from gpuvec.vector.host_copies import to_host
+
+MAX_DETAILS = 200_000  # numbers of the observations, probabilities and values of an episode, if it has 500 steps
+TYPICAL_STEPS = 500
+MAX_DISTANCES = 2_000_000  # that are computed for the neighbours of an episode
+
+
+def record_policy(
+    policy: TrainedPolicy,
+    title: str = "",
+    *,
+    rows: int = 1,
+    seed: int = 0,
+    max_steps: int | None = None,
+    stochastic: bool = False,
+) -> list[Scene]:
+    """Plays an episode in each of some environments, and returns them as scenes with details.
+
+    Agents have details in the order of their numbers, one of each role at a time, as many as fit into a page. Roles with
+    spaces of their own have none.
+
+    Args:
+        policy: who acts.
+        title: of the policy in the scenes; "" for the name of its environment.
+        rows: number of environments.
+        seed: of the environments.
+        max_steps: the number of steps after which a recording is complete; None for whole episodes.
+        stochastic: draw actions from the policy instead of taking the most probable ones.
+    """
+    options: dict[str, Any] = {"device": str(policy.device), "output": "torch", **policy.params}
+    envs: Any = gym.make_vec(policy.env, rows, **options)
+    try:
+        recorder = _Recorder(policy, envs, stochastic)
+        episodes = fetch_episode(envs, recorder, rows=range(rows), seed=seed, max_steps=max_steps)
+    finally:
+        envs.close()
+    scenes = []
+    for row, episode in enumerate(episodes):
+        details = recorder.details(row, episode)
+        events = [] if details is None else _largest_td_error(details)
+        scenes.append(Scene(episode, policy=title, details=details, events=events))
+    return scenes
+
+
+class _Recorder:
+    """Acts by a policy, and keeps what it observed and computed.
+
+    Args:
+        policy: who acts.
+        envs: the environments.
+        stochastic: whether actions are drawn.
+    """
+
+    def __init__(self, policy: TrainedPolicy, envs: VectorEnv, stochastic: bool) -> None:
+        self._policy, self._stochastic = policy, stochastic
+        has_role_spaces = isinstance(envs.single_observation_space, gym.spaces.Dict)
+        self._is_multi_agent = isinstance(envs.environment, MultiAgentEnv)
+        self._num_agents = envs.num_agents if self._is_multi_agent else 1
+        self._roles = {role: agent_indices(agents, self._num_agents) for role, agents in envs.roles.items()}
+        self.agents = [] if has_role_spaces else self._choose_agents(envs)
+        self._observations: list[NDArray[Any]] = []  # (E, n, D) of each step
+        self._probabilities: list[NDArray[Any]] = []
+        self._values: list[NDArray[Any]] = []
+
+    def _choose_agents(self, envs: VectorEnv) -> list[int]:
+        """Returns the agents with details, one of each role at a time."""
+        size = math.prod(envs.single_observation_space.shape or (1,)) // self._num_agents + 32
+        count = max(1, MAX_DETAILS // (TYPICAL_STEPS * size))
+        by_role = list(self._roles.values()) or [list(range(self._num_agents))]
+        longest = max(map(len, by_role))
+        order = [agents[k] for k in range(longest) for agents in by_role if k < len(agents)]
+        return sorted(order[:count])
+
+    def __call__(self, obs: Any, action_mask: Any = None) -> Any:
+        """Returns the actions of all rows, (E, ...)."""
+        if self.agents:
+            self._add_details(obs, action_mask)
+        if self._policy.roles == (ALL,) or isinstance(obs, Mapping):
+            return self._policy.act(obs, action_mask, stochastic=self._stochastic)
+        return self._act_by_role(obs, action_mask)
+
+    def _act_by_role(self, obs: Any, action_mask: Any) -> Any:
+        """Returns the actions of roles that have policies of their own and equal spaces."""
+        actions: Any = None
+        for role, agents in self._roles.items():
+            mask = None if action_mask is None else action_mask[:, agents]
+            of_role = self._policy.act(obs[:, agents], mask, role=role, stochastic=self._stochastic)
+            if actions is None:
+                actions = of_role.new_zeros((len(obs), self._num_agents, *of_role.shape[2:]))
+            actions[:, agents] = of_role
+        return actions
+
+    def _add_details(self, obs: Any, action_mask: Any) -> None:
+        observations, probabilities, values = [], [], []
+        for agent in self.agents:
+            role = None if self._policy.roles == (ALL,) else next(r for r, agents in self._roles.items() if agent in agents)
+            rows = obs[:, agent] if self._is_multi_agent else obs
+            mask = action_mask if action_mask is None or not self._is_multi_agent else action_mask[:, agent]
+            observations.append(to_host(rows).reshape(len(rows), -1))
+            probabilities.append(self._probabilities_of(rows, mask, role))
+            values.append(self._values_of(rows, role))
+        self._observations.append(np.stack(observations, 1))
+        if probabilities[0] is not None:
+            self._probabilities.append(np.stack(probabilities, 1))
+        if values[0] is not None:
+            self._values.append(np.stack(values, 1))
+
+    def _probabilities_of(self, obs: Any, mask: Any, role: str | None) -> Any:
+        """Returns the probabilities of all components of actions, (E, N); None for continuous actions."""
+        if isinstance(self._policy.spaces[self._policy.find_role(role)].action, gym.spaces.Box):
+            return None
+        parts = self._policy.probabilities(obs, mask, role=role)
+        return np.concatenate([to_host(part) for part in (parts if isinstance(parts, tuple) else (parts,))], -1)
+
+    def _values_of(self, obs: Any, role: str | None) -> Any:
+        """Returns the values, (E,); None if the value function has observations of its own."""
+        if self._policy.spaces[self._policy.find_role(role)].critic_observation is not None:
+            return None
+        return to_host(self._policy.value(obs, role=role))
+
+    def details(self, row: int, episode: Episode) -> Details | None:
+        """Returns the details of an episode; None without agents.
+
+        Args:
+            row: the number of its environment.
+            episode: the episode.
+        """
+        if not self.agents:
+            return None
+        steps = len(episode.rewards)
+        actions = np.asarray(episode.actions)
+        actions = actions[:, self.agents] if self._is_multi_agent else actions[:, None]
+        value = np.stack([values[row] for values in self._values[:steps]]) if self._values else None
+        return Details(
+            self.agents,
+            action=actions.reshape(steps, len(self.agents), -1),
+            observation=np.stack([obs[row] for obs in self._observations[:steps]]),
+            probabilities=np.stack([p[row] for p in self._probabilities[:steps]]) if self._probabilities else None,
+            value=value,
+            td_error=None if value is None else self._td_error(value, episode),
+            neighbors=find_neighbors(episode, self.agents),
+        )
+
+    def _td_error(self, value: NDArray[Any], episode: Episode) -> NDArray[np.float32]:
+        """Returns r + gamma V(s') - V(s), (T, n); nan in the last step of an episode that did not terminate."""
+        rewards = np.asarray(episode.rewards, np.float32)
+        rewards = rewards[:, self.agents] if self._is_multi_agent else rewards[:, None]
+        last = np.zeros_like(value[:1]) if episode.terminated else np.full_like(value[:1], np.nan)
+        args: Any = next(iter(self._policy.args.values()))  # of an algorithm, each of which has gamma
+        error: NDArray[np.float32] = (rewards + args.gamma * np.concatenate([value[1:], last]) - value).astype(np.float32)
+        return error
+
+
+def agent_indices(agents: Any, num_agents: int) -> list[int]:
+    """Returns the indices of the agents of a role.
+
+    Args:
+        agents: a slice or an array of indices, as `VectorEnv.roles` has them.
+        num_agents: A.
+    """
+    indices: list[int] = np.arange(num_agents)[agents if isinstance(agents, slice) else to_host(agents)].tolist()
+    return indices
+
+
+def _largest_td_error(details: Details) -> list[Event]:
+    """Returns the event of the largest error of the value function."""
+    if details.td_error is None or not np.isfinite(details.td_error).any():
+        return []
+    step, k = divmod(int(np.nanargmax(np.abs(details.td_error))), len(details.agents))
+    agent = details.agents[k]
+    return [Event(step, "td_error", f"largest TD error, {details.td_error[step, k]:+.3g} of agent {agent}", [agent])]
+
+
+def find_neighbors(episode: Episode, agents: Sequence[int]) -> NDArray[np.int32] | None:
+    """Returns the agents in the slots of the observations of some agents, (T, n, k) with -1 for none.
+
+    It is None for environments whose observations have no search of nearest neighbours, and where the search takes too long.
+
+    Args:
+        episode: the episode.
+        agents: n of them.
+    """
+    env, p, steps = episode.env, episode.params, len(episode.rewards)
+    if not isinstance(env, MultiAgentEnv):
+        return None
+    observation = env.observation(p)
+    search, count = getattr(observation, "neighbors", None), env.agents(p)
+    if not isinstance(search, NearestNeighbors) or steps * len(agents) * count > MAX_DISTANCES:
+        return None
+    neighbors = np.full((steps, len(agents), observation.max_neighbors), -1, np.int32)
+    for t in range(steps):
+        fields = {name: values[t] for name, values in episode.states.items()}
+        s = env.state(**{name: fields.get(name) for name in env.state._fields})
+        for k, i in enumerate(agents):
+            if search.mask is None or search.mask(i, s, p):
+                pairs = sorted((search.distance(i, j, s, p), j) for j in range(count))
+                nearest = [j for distance, j in pairs if distance < np.inf][: observation.max_neighbors]
+                neighbors[t, k, : len(nearest)] = nearest
+    return neighbors

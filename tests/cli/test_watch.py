@@ -1,0 +1,84 @@
+"""`gpuvec watch` and `gpuvec demo` write replays of policies."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tyro")
+pytest.importorskip("safetensors")
+
+from gpuvec import replay
+from gpuvec.cli import main, watch_command
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A working folder, and a machine without a screen."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_demo_writes_a_replay_and_says_how_to_open_it(folder, capsys) -> None:
+    assert main(["demo"]) == 0
+    path = folder / "demo-CartPole-v1.html"
+    assert capsys.readouterr().out.splitlines()[-1] == f"open       {path.as_uri()}"
+    scenes = replay.read_replay(path).header["scenes"]
+    assert [scene["policy"] for scene in scenes] == ["CartPole-v1"] * 4
+    assert [scene["row"] for scene in scenes] == [0, 1, 2, 3]
+    assert all(scene["num_frames"] == 501 for scene in scenes)  # the policy balances the pole until the episode is truncated
+
+
+def test_demo_lists_the_policies_that_come_with_gpuvec(folder, capsys) -> None:
+    assert main(["demo", "--list"]) == 0
+    assert "CartPole-v1" in capsys.readouterr().out.splitlines()
+    assert not list(folder.iterdir())
+
+
+def test_policies_play_the_same_seeds_side_by_side(folder) -> None:
+    assert main(["watch", "CartPole-v1", "CartPole-v1", "--rows", "2", "--steps", "5", "--seed", "3", "--to", "both.html"]) == 0
+    read = replay.read_replay(folder / "both.html")
+    first, second, third, fourth = read.header["scenes"]
+    assert {scene["num_frames"] for scene in read.header["scenes"]} == {6}
+    for one, other in ((first, third), (second, fourth)):
+        assert (one["row"], one["seed"]) == (other["row"], other["seed"])
+        tracks = [read.array(scene["layouts"][0]["coordinates"]) for scene in (one, other)]
+        assert (tracks[0] == tracks[1]).all()
+
+
+def test_a_browser_opens_the_file_if_there_is_a_screen(monkeypatch, folder, capsys) -> None:
+    opened = []
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(watch_command.webbrowser, "open", lambda uri: opened.append(uri) or True)
+    assert main(["watch", "CartPole-v1", "--rows", "1", "--steps", "2"]) == 0
+    assert opened == [(folder / "replay.html").as_uri()]
+    assert "open  " not in capsys.readouterr().out
+    assert main(["watch", "CartPole-v1", "--rows", "1", "--steps", "2", "--no-open", "--force"]) == 0
+    assert len(opened) == 1
+
+
+class TestBadInput:
+    def test_existing_files_are_kept(self, folder, capsys) -> None:
+        (folder / "replay.html").write_text("mine")
+        (folder / "demo-CartPole-v1.html").write_text("mine")
+        assert main(["watch", "CartPole-v1"]) == 1
+        assert main(["demo"]) == 1
+        assert capsys.readouterr().err.count("exists") == 2
+        assert {path.read_text() for path in folder.iterdir()} == {"mine"}
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["watch"], "name at least one policy: a run folder, a policy file, or one of CartPole-v1"),
+            (["watch", "CartPole-v1", "--rows", "0"], "rows must be at least 1, got 0"),
+            (["watch", "CartPole-v1", "--steps", "0"], "steps must be at least 1, got 0"),
+            (["watch", "no-such-run"], "there is no policy 'no-such-run'"),
+            (["demo", "no-such-game"], "there is no demo 'no-such-game'; those that come with gpuvec are CartPole-v1"),
+        ],
+    )
+    def test_wrong_arguments(self, arguments, message, folder, capsys) -> None:
+        assert main(arguments) == 1
+        assert message in capsys.readouterr().err
+        assert not list(folder.iterdir())
