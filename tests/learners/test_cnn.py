@@ -16,6 +16,7 @@ from tests.support import pictured_line_env, street_env  # noqa: F401  # registe
 from tests.support.image_env import SIDE, ImageEnv, feature_images
 from torch import nn
 
+from gpuvec.learners import environments
 from gpuvec.learners.algorithms import args_class
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.buffers.memory_check import rollout_bytes
@@ -252,7 +253,8 @@ class TestLearning:
         assert rows.obs.dtype == torch.uint8
 
     def test_a_checkpoint_is_resumed_and_evaluated(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(evaluation, "make_env", lambda env, n, params, **kwargs: ImageEnv(gym.make_vec(env, n, **kwargs)))
+        for module in (evaluation, environments):
+            monkeypatch.setattr(module, "make_env", lambda env, n, params, **kwargs: ImageEnv(gym.make_vec(env, n, **kwargs)))
         whole, rest = make_image_learner(), make_image_learner()
         whole.iterate()
         rest.load_state_dict(whole.state_dict())

@@ -128,7 +128,7 @@ class TestResume:
         ("change", "words"),
         [
             ({"format": 0}, r"has the format 0; this gpuvec reads \d+"),
-            ({"args": {"all": {"algorithm": "sac"}}}, "checkpoint of 'sac'"),
+            ({"args": {"all": {"algorithm": "sac"}}}, "of the algorithm 'sac'; this version has ppo"),
         ],
     )
     def test_a_checkpoint_of_another_version_is_refused(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
