@@ -76,6 +76,8 @@ def test_other_spaces(case) -> None:
     assert (details.value is None) == (case == "critic")
     if details.probabilities is not None:
         num_components = details.action.shape[2]
+        assert len(details.action_sizes) == num_components
+        assert sum(details.action_sizes) == details.probabilities.shape[2]
         np.testing.assert_allclose(details.probabilities.sum(-1), num_components, rtol=1e-5)
     assert policy.env == CASES[case].env
 

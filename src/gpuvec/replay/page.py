@@ -18,8 +18,8 @@ from typing import Any
 from gpuvec.errors import ReplayError
 
 MODULES = (
-    "dom", "tracks", "theme", "scene", "clock", "picture", "agents", "sprites", "points", "chart", "timeline", "inspector",
-    "sceneview", "main",
+    "dom", "tracks", "theme", "scene", "clock", "picture", "agents", "sprites", "points", "selection", "chart", "timeline",
+    "inspector", "sceneview", "main",
 )  # fmt: skip
 """Each imports from those before it alone."""
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.js";\n', re.MULTILINE)
@@ -72,8 +72,8 @@ def _source_of(text: str) -> str:
 
 
 def _title(header: Mapping[str, Any]) -> str:
-    """Returns the title of the page: the environments of the scenes."""
-    envs = dict.fromkeys(str(scene.get("env", "")) for scene in header.get("scenes", ()))
+    """Returns the title of the page: the environments of the scenes, or their titles."""
+    envs = dict.fromkeys(str(scene.get("env") or scene.get("title") or "") for scene in header.get("scenes", ()))
     return ", ".join([*filter(None, envs), "replay"])
 
 

@@ -134,6 +134,13 @@ class _Recorder:
         parts = self._policy.probabilities(obs, mask, role=role)
         return np.concatenate([to_host(part) for part in (parts if isinstance(parts, tuple) else (parts,))], -1)
 
+    def _action_sizes(self) -> list[int]:
+        """Returns the number of choices of each component of an action; [] if it is continuous."""
+        space = self._policy.spaces[self._policy.roles[0]].action  # of all roles, as these share spaces
+        if isinstance(space, gym.spaces.Discrete):
+            return [int(space.n)]
+        return space.nvec.tolist() if isinstance(space, gym.spaces.MultiDiscrete) else []
+
     def _values_of(self, obs: Any, role: str | None) -> Any:
         """Returns the values, (E,); None if the value function has observations of its own."""
         if self._policy.spaces[self._policy.find_role(role)].critic_observation is not None:
@@ -156,6 +163,7 @@ class _Recorder:
         return Details(
             self.agents,
             action=actions.reshape(steps, len(self.agents), -1),
+            action_sizes=self._action_sizes(),
             observation=np.stack([obs[row] for obs in self._observations[:steps]]),
             probabilities=np.stack([p[row] for p in self._probabilities[:steps]]) if self._probabilities else None,
             value=value,

@@ -21,6 +21,7 @@ from gpuvec.vector.rendering import draw_state
 
 MAX_CURVES = 64  # elements of a field of the state that are shown as curves, if there are no pictures
 CURVE_LEVELS = 4096  # of the values of a curve
+LEVELS = {"observation": 255, "probabilities": 255, "value": CURVE_LEVELS, "td_error": CURVE_LEVELS}  # of details
 
 
 class Details(NamedTuple):
@@ -29,6 +30,7 @@ class Details(NamedTuple):
     Attributes:
         agents: their indices, n of them.
         action: (T, n, K), or None.
+        action_sizes: the number of choices of each component of an action; () if it is continuous.
         observation: (T, n, D), or None.
         probabilities: (T, n, N) of the actions, or None.
         value: (T, n), or None.
@@ -38,6 +40,7 @@ class Details(NamedTuple):
 
     agents: Sequence[int]
     action: NDArray[Any] | None = None
+    action_sizes: Sequence[int] = ()
     observation: NDArray[np.float32] | None = None
     probabilities: NDArray[np.float32] | None = None
     value: NDArray[np.float32] | None = None
@@ -172,19 +175,25 @@ def _describe(event: Event) -> dict[str, Any]:
 
 def _encode_curves(episode: Episode, tracks: TrackWriter) -> dict[str, Any]:
     """Returns {field: track} of the fields of the state that have few elements."""
-    curves = {}
-    for name, values in episode.states.items():
-        if int(np.prod(values.shape[1:], dtype=np.int64)) <= MAX_CURVES:
-            finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-            curves[name] = tracks.add(values, float(np.ptp(finite)) / CURVE_LEVELS if finite.size else 0.0)
-    return curves
+    return {
+        name: _encode_levels(values, CURVE_LEVELS, tracks)
+        for name, values in episode.states.items()
+        if int(np.prod(values.shape[1:], dtype=np.int64)) <= MAX_CURVES
+    }
 
 
 def _encode_details(details: Details, tracks: TrackWriter) -> dict[str, Any]:
-    arrays = {name: values for name, values in details._asdict().items() if name != "agents"}
-    return {
-        "agents": [int(i) for i in details.agents],
-        "features": None,
-        "action_names": None,
-        **{name: None if values is None else tracks.add(np.asarray(values)) for name, values in arrays.items()},
-    }
+    encoded: dict[str, Any] = {"agents": [int(i) for i in details.agents], "features": None, "action_names": None}
+    encoded["action_sizes"] = [int(n) for n in details.action_sizes] or None
+    for name, values in details._asdict().items():
+        if name not in encoded:
+            encoded[name] = None if values is None else _encode_levels(np.asarray(values), LEVELS.get(name), tracks)
+    return encoded
+
+
+def _encode_levels(values: NDArray[Any], num_levels: int | None, tracks: TrackWriter) -> dict[str, Any]:
+    """Returns the track of numbers that are shown, of which floats have so many levels between the lowest and the highest."""
+    if values.dtype.kind != "f" or num_levels is None:
+        return tracks.add(values)
+    finite = values[np.isfinite(values)]
+    return tracks.add(values, float(np.ptp(finite)) / num_levels if finite.size else 0.0)

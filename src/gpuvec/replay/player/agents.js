@@ -75,7 +75,7 @@ function traceSegments(context, scene, frame, role) {
 /** Draws the ways that agents came in the last frames, which fade with their age. */
 export function drawTrails(context, scene, frame, colours, radius) {
   const length = trailLength(scene, frame);
-  context.lineCap = "round";
+  context.lineCap = scene.numAgents > MANY_AGENTS ? "butt" : "round";
   for (let age = length - 1; age >= 0; age--) {
     const share = 1 - age / length;
     context.globalAlpha = 0.5 * share;

@@ -3,7 +3,7 @@
 import { el, formatNumber, prepareCanvas, setText } from "./dom.js";
 import { cssColour, curveColour, DASHES } from "./theme.js";
 
-const MARGIN = { left: 40, right: 6, top: 7, bottom: 7 }; // CSS pixels
+const MARGIN = { left: 46, right: 6, top: 7, bottom: 7 }; // CSS pixels
 
 /** Returns the lowest and the highest finite number of arrays, extended to 0 if that is not far, and never equal. */
 export function rangeOf(arrays) {
@@ -72,10 +72,10 @@ export class Chart {
     const context = prepareCanvas(this.canvas, this.width, this.height);
     this.drawAxes(context);
     this.series.forEach((series, k) => {
-      this.drawCurve(context, series.values, series.colour);
+      this.drawCurve(context, series, k);
       this.drawMissing(context, series.values);
       const key = prepareCanvas(this.keys[k], 16, 8);
-      this.setStroke(key, series.colour);
+      this.setStroke(key, series.colour, k);
       key.stroke(new Path2D("M0 4H16"));
     });
     this.draw(this.clock.frame);
@@ -97,16 +97,16 @@ export class Chart {
     }
   }
 
-  setStroke(context, colour) {
+  setStroke(context, colour, k) {
     context.strokeStyle = curveColour(colour, this.colours);
     context.lineWidth = 1.5;
     context.lineJoin = "round";
-    context.setLineDash(DASHES[colour % DASHES.length]);
+    context.setLineDash(DASHES[k % DASHES.length]);
   }
 
   /** Draws a curve with gaps where numbers are not finite; a number between two gaps is a dot. */
-  drawCurve(context, values, colour) {
-    this.setStroke(context, colour);
+  drawCurve(context, { values, colour }, k) {
+    this.setStroke(context, colour, k);
     // Of more frames than there are pixels, the lowest and the highest of each pixel are drawn.
     const frames = Math.max(1, Math.floor(values.length / (2 * this.width)));
     let isGap = true;

@@ -25,7 +25,7 @@ export function formatNumber(value) {
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e6) return String(value).replace("-", "−");
   const text = size >= 1e6 || size < 1e-3 ? value.toExponential(1) : size >= 100 ? value.toFixed(1) : value.toPrecision(3);
-  return text.replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "").replace("e+", "e").replace(/-/g, "−");
+  return text.replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "").replace(/\.0e/, "e").replace("e+", "e").replace(/-/g, "−");
 }
 
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;

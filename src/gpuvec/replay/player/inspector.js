@@ -18,13 +18,13 @@ class BarList {
     this.node = el("ol", { className: isSigned ? "bars signed" : "bars" }, ...this.rows.map(({ row }) => row));
   }
 
-  /** Shows numbers; a full bar is `scales[i]`. `chosen` is the index of the row that is marked. */
-  draw(values, scales, chosen = -1) {
+  /** Shows numbers; a full bar is `scales[i]`. `chosen` has the indices of the rows that are marked. */
+  draw(values, scales, chosen = []) {
     this.rows.forEach(({ bar, value, row }, i) => {
       const share = Number.isFinite(values[i]) && scales[i] > 0 ? Math.min(Math.max(values[i] / scales[i], -1), 1) : 0;
       bar.style.transform = `scaleX(${share})`;
       setText(value, formatNumber(values[i]));
-      row.classList.toggle("chosen", i === chosen);
+      row.classList.toggle("chosen", chosen.includes(i));
       row.classList.toggle("not-finite", !Number.isFinite(values[i]));
     });
   }
@@ -138,23 +138,28 @@ export class Inspector {
 
   actionSection() {
     const { scene, agent } = this;
-    const actions = scene.header.actions ? scene.field(scene.header.actions) : null;
-    const components = actions ? actions.size / scene.rewards.size : 0;
-    const read = (frame) => (actions && frame < scene.numFrames - 1 ? actions.row(frame).subarray(agent * components, (agent + 1) * components) : null);
-    const names = scene.details?.actions;
+    const read = (frame) => scene.actionOf(agent, frame);
+    const probabilities = scene.detail("probabilities", agent, 0);
+    if (!read(0) && !probabilities) return null;
+    // Probabilities and names are those of all components of the action, one component after the other.
+    const sizes = scene.details?.action_sizes ?? [probabilities?.length ?? 0];
+    const offsets = sizes.map((_, k) => sizes.slice(0, k).reduce((a, b) => a + b, 0));
+    const names = scene.details?.action_names ?? scene.details?.actions;
+    const rowsOf = (action) => (action?.length === sizes.length ? [...action].map((a, k) => offsets[k] + a) : []);
     const title = el("p", { className: "muted" });
     this.parts.push((frame) => {
       const action = read(frame);
-      const words = action && [...action].map((a) => (components === 1 && names?.[a]) || formatNumber(a)).join(", ");
+      const rows = rowsOf(action);
+      const words = action && [...action].map((a, k) => names?.[rows[k]] ?? formatNumber(a)).join(", ");
       setText(title, action ? `Taken: ${words}` : "No action follows this frame.");
     });
-    const probabilities = scene.detail("probabilities", agent, 0);
-    if (!probabilities) return actions ? section("Action", title) : null;
-    const bars = new BarList(Array.from(probabilities, (_, i) => names?.[i] ?? `action ${i}`), false);
+    if (!probabilities) return section("Action", title);
+    const labels = sizes.flatMap((size, k) => Array.from({ length: size }, (_, i) => (sizes.length > 1 ? `${k}: ${i}` : `action ${i}`)));
+    const bars = new BarList(labels.map((label, i) => names?.[i] ?? label), false);
     this.parts.push((frame) => {
       const values = scene.detail("probabilities", agent, frame);
       bars.node.classList.toggle("missing", !values);
-      if (values) bars.draw(values, values.map(() => 1), components === 1 ? (read(frame)?.[0] ?? -1) : -1);
+      if (values) bars.draw(values, values.map(() => 1), rowsOf(read(frame)));
     });
     return section("Action probabilities", title, bars.node);
   }

@@ -46,7 +46,7 @@ class Player {
     this.views = scenes.map((scene) => new SceneView(scene, this, sharedRewardRange(scene, scenes)));
     byId("scenes").append(...this.views.map((view) => view.node));
     byId("scenes").dataset.count = scenes.length;
-    const names = [...new Set(scenes.map(({ header }) => header.env))].filter(Boolean);
+    const names = [...new Set(scenes.map(({ header }) => header.env ?? header.title))].filter(Boolean);
     setText(byId("heading"), names.join(", ") || "Replay");
     setText(byId("summary"), `${plural(scenes.length, "scene")} · ${plural(clock.numFrames, "frame")}`);
     this.connect();
@@ -72,6 +72,7 @@ class Player {
     }
     byId("help").addEventListener("click", ({ target }) => target === byId("help") && target.close());
     byId("trails").hidden = !this.scenes.some((scene) => scene.agents);
+    new ResizeObserver(([{ target }]) => document.body.style.setProperty("--dock", `${target.offsetHeight}px`)).observe(byId("dock"));
     document.addEventListener("keydown", (event) => this.onKey(event));
   }
 

@@ -1,10 +1,6 @@
-// Draws many agents with WebGL: one point each, with an image from the sheet of sprites. Trails are lines.
+// Draws many agents with WebGL: one point each, with an image from the sheet of sprites.
 
-import { isJump } from "./agents.js";
 import { HEADINGS } from "./sprites.js";
-
-const TRAIL_LINES = 2; // of an agent
-const FRAMES_OF_LINE = 3;
 
 const VERTEX_SHADER = `
 attribute float x, y, heading, role, is_active;
@@ -20,12 +16,11 @@ void main() {
 const FRAGMENT_SHADER = `
 precision highp float;
 uniform sampler2D sheet;
-uniform float alpha, is_trail, inset;
+uniform float inset;
 uniform vec2 shape;
 varying vec2 cell;
 void main() {
-  vec2 p = is_trail > 0.5 ? vec2(0.5) : clamp(gl_PointCoord, inset, 1.0 - inset);
-  gl_FragColor = alpha * texture2D(sheet, (cell + p) * shape);
+  gl_FragColor = texture2D(sheet, (cell + clamp(gl_PointCoord, inset, 1.0 - inset)) * shape);
 }`;
 
 function compile(gl) {
@@ -54,7 +49,7 @@ export class PointRenderer {
     gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
     this.uniforms = Object.fromEntries(
-      ["view", "size", "is_trail", "alpha", "inset", "shape"].map((name) => [name, gl.getUniformLocation(program, name)]),
+      ["view", "size", "inset", "shape"].map((name) => [name, gl.getUniformLocation(program, name)]),
     );
     this.attributes = Object.fromEntries(["x", "y", "heading", "role", "is_active"].map((name) =>
       [name, { location: gl.getAttribLocation(program, name), buffer: gl.createBuffer() }]));
@@ -92,7 +87,7 @@ export class PointRenderer {
   }
 
   /** Draws a frame. `view` has the scale and the offset from pixels of the picture to those of the canvas. */
-  draw(frame, view, sheet, hasTrails) {
+  draw(frame, view, sheet) {
     const { gl, uniforms, canvas, scene } = this;
     gl.viewport(0, 0, canvas.width, canvas.height);
     gl.clearColor(0, 0, 0, 0);
@@ -100,10 +95,7 @@ export class PointRenderer {
     const [sx, sy] = [2 / canvas.width, -2 / canvas.height];
     gl.uniform4f(uniforms.view, sx * view.scale, sy * view.scale, sx * view.x - 1, sy * view.y + 1);
     if (sheet !== this.sheet) this.setSheet(sheet);
-    if (hasTrails) this.drawTrails(frame);
     const { x, y, heading, role, active } = scene.agents;
-    gl.uniform1f(uniforms.is_trail, 0);
-    gl.uniform1f(uniforms.alpha, 1);
     // Positions that are not finite are drawn outside of the picture.
     this.setAttribute("x", x.row(frame).map((value) => (Number.isFinite(value) ? value : -1e7)));
     this.setAttribute("y", y.row(frame).map((value) => (Number.isFinite(value) ? value : -1e7)));
@@ -111,37 +103,5 @@ export class PointRenderer {
     this.setAttribute("role", Uint8Array.from(role.row(frame)));
     this.setAttribute("is_active", active?.row(frame) ?? 1);
     gl.drawElements(gl.POINTS, scene.numAgents, gl.UNSIGNED_INT, 0);
-  }
-
-  /** Draws lines from where agents were some frames ago, the oldest first. */
-  drawTrails(frame) {
-    const { gl, uniforms, scene } = this;
-    const { x, y, role } = scene.agents;
-    const lines = Math.min(TRAIL_LINES, Math.floor(frame / FRAMES_OF_LINE));
-    const [xs, ys] = [new Float32Array(2 * scene.numAgents), new Float32Array(2 * scene.numAgents)];
-    const roles = new Uint8Array(2 * scene.numAgents);
-    gl.uniform1f(uniforms.is_trail, 1);
-    this.setAttribute("heading", 0);
-    this.setAttribute("is_active", 1);
-    for (let age = lines - 1; age >= 0; age--) {
-      const [first, last] = [frame - FRAMES_OF_LINE * (age + 1), frame - FRAMES_OF_LINE * age];
-      const [x0, y0, x1, y1, current] = [x.row(first), y.row(first), x.row(last), y.row(last), role.row(last)];
-      let count = 0;
-      for (let agent = 0; agent < x1.length; agent++) {
-        const [dx, dy] = [x1[agent] - x0[agent], y1[agent] - y0[agent]];
-        if ((!dx && !dy) || isJump(scene, dx, dy)) continue;
-        xs[count] = x0[agent];
-        ys[count] = y0[agent];
-        xs[count + 1] = x1[agent];
-        ys[count + 1] = y1[agent];
-        roles[count] = roles[count + 1] = current[agent];
-        count += 2;
-      }
-      this.setAttribute("x", xs.subarray(0, count));
-      this.setAttribute("y", ys.subarray(0, count));
-      this.setAttribute("role", roles.subarray(0, count));
-      gl.uniform1f(uniforms.alpha, (0.6 * (lines - age)) / lines);
-      if (count) gl.drawArrays(gl.LINES, 0, count);
-    }
   }
 }

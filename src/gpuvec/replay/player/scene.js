@@ -116,6 +116,15 @@ export class Scene {
     return field.row(step).subarray(slot * size, (slot + 1) * size);
   }
 
+  /** Returns the components of the action that an agent takes after a frame; null where none is known. */
+  actionOf(agent, frame) {
+    const { actions } = this.header; // (T - 1, A, K)
+    if (!actions || frame >= this.numFrames - 1) return this.detail("action", agent, frame);
+    const field = this.field(actions);
+    const size = field.size / this.rewards.size;
+    return field.row(frame).subarray(agent * size, (agent + 1) * size);
+  }
+
   /** Returns a number of the details of an agent over frames; null where there is none. */
   detailCurve(name, agent) {
     if (!this.detail(name, agent, 0)) return null;

@@ -1,17 +1,17 @@
 // A scene in the page: its picture, the legend of its agents, and its curves.
 
-import { drawAgents, drawSymbol, drawTrails, isJump, MANY_AGENTS, symbolRadius } from "./agents.js";
+import { drawAgents, drawSymbol, drawTrails, MANY_AGENTS, symbolRadius } from "./agents.js";
 import { Chart, rangeOf } from "./chart.js";
 import { el, plural, prepareCanvas, setText } from "./dom.js";
 import { drawMarks } from "./picture.js";
 import { PointRenderer } from "./points.js";
+import { drawSelection } from "./selection.js";
 import { makeSheet, SpriteRenderer } from "./sprites.js";
-import { cssColour, sceneColours } from "./theme.js";
+import { sceneColours } from "./theme.js";
 
 const PICK_RADIUS = 16; // CSS pixels
 const DOUBLE_CLICK_ZOOM = 3;
 const MAX_ZOOM = 40;
-const SELECTED_TRAIL = 60; // frames
 const MAX_ELEMENTS = 6; // curves of a field of the state; of more elements the mean is shown
 
 export class SceneView {
@@ -33,7 +33,7 @@ export class SceneView {
   header() {
     const { title, env, policy, seed, row } = this.scene.header;
     const isCommon = this.player.scenes.every(({ header }) => header.env === env);
-    const facts = [isCommon ? null : env, policy, seed === undefined ? null : `seed ${seed}`, row === undefined ? null : `row ${row}`];
+    const facts = [isCommon ? null : env, policy, (seed ?? null) === null ? null : `seed ${seed}`, (row ?? null) === null ? null : `row ${row}`];
     this.badge = el("span", { className: "badge", hidden: true }, "ended");
     const agent = this.scene.hasPicture && this.scene.agents ? [] : [
       el("button", { className: "plain open", title: "Show rewards, actions and observations of an agent", onclick: () => this.player.select(this.scene.index, this.scene.details?.agents[0] ?? 0) }, "Details"),
@@ -137,7 +137,7 @@ export class SceneView {
   legend() {
     const { scene } = this;
     if (!scene.agents) return "";
-    this.roles = scene.roleNames.map((name) => ({ icon: el("canvas", { className: "icon" }), count: el("output") }));
+    this.roles = scene.roleNames.map(() => ({ icon: el("canvas", { className: "icon" }), count: el("output") }));
     return el("div", { className: "legend" }, ...this.roles.map(({ icon, count }, role) => el("span", {}, icon, scene.roleNames[role], " ", count)));
   }
 
@@ -229,11 +229,17 @@ export class SceneView {
     const isConstant = parts.before.every(({ mark }) => mark.kind !== "cells" || scene.field(mark.values).shape[0] === 1) &&
       [parts.layout.coordinates, parts.layout.colours].every((track) => scene.field(track).shape[0] === 1);
     const background = [parts.layout, isConstant ? 0 : row, colours, view, clientWidth, clientHeight];
-    if (!background.every((value, k) => value === this.background?.[k])) this.drawBackground(this.prepare(this.below), parts, row, pixel);
-    this.background = background;
+    const radius = symbolRadius(scene, pixel);
+    const hasTrails = this.player.showTrails && parts.hasAgents;
+    if (hasTrails || !background.every((value, k) => value === this.background?.[k])) {
+      const below = this.prepare(this.below);
+      this.drawBackground(below, parts, row, pixel);
+      if (hasTrails) drawTrails(below, scene, frame, colours, radius);
+    }
+    this.background = hasTrails ? null : background;
     const { width, height } = this.below;
     if (points.canvas.width !== width || points.canvas.height !== height) Object.assign(points.canvas, { width, height });
-    if (parts.hasAgents) points.draw(frame, this.pixelView(), this.sheetFor(symbolRadius(scene, pixel)), this.player.showTrails);
+    if (parts.hasAgents) points.draw(frame, this.pixelView(), this.sheetFor(radius));
     const isEmpty = !parts.after.length && this.player.selection?.scene !== scene.index;
     if (!isEmpty || !this.isAboveEmpty) {
       const above = this.prepare(this.above);
@@ -243,55 +249,9 @@ export class SceneView {
     this.isAboveEmpty = isEmpty;
   }
 
-  /** Draws a ring around the selected agent, the way that it came, and lines to the agents in its neighbour slots. */
   drawSelection(context, frame, pixel) {
-    const { scene, player, colours } = this;
-    const agent = player.selection?.scene === scene.index ? player.selection.agent : null;
-    const position = agent === null ? null : scene.positionOf(agent, frame);
-    if (!position) return;
-    const radius = symbolRadius(scene, pixel);
-    context.strokeStyle = context.fillStyle = colours.ink;
-    context.lineWidth = 1.25 * pixel;
-    context.beginPath();
-    for (let t = Math.max(0, frame - SELECTED_TRAIL), last = null; t <= frame; t++) {
-      const next = scene.positionOf(agent, t);
-      if (next && last && !isJump(scene, next.x - last.x, next.y - last.y)) context.lineTo(next.x, next.y);
-      else if (next) context.moveTo(next.x, next.y);
-      last = next;
-    }
-    context.globalAlpha = 0.45;
-    context.stroke();
-    context.globalAlpha = 0.9;
-    context.setLineDash([4 * pixel, 3 * pixel]);
-    for (const other of scene.detail("neighbors", agent, frame) ?? []) {
-      const end = other < 0 || other >= scene.numAgents ? null : scene.positionOf(other, frame);
-      if (end) this.drawLink(context, position, end, radius, pixel);
-    }
-    context.setLineDash([]);
-    context.globalAlpha = 1;
-    this.ring(context, position, radius + 5 * pixel, 4.5 * pixel, colours.paper);
-    this.ring(context, position, radius + 5 * pixel, 2 * pixel, cssColour("accent"));
-  }
-
-  drawLink(context, from, to, radius, pixel) {
-    const distance = Math.hypot(to.x - from.x, to.y - from.y);
-    const gap = radius + 5 * pixel;
-    if (distance > 2 * gap) {
-      const [ux, uy] = [(to.x - from.x) / distance, (to.y - from.y) / distance];
-      context.beginPath();
-      context.moveTo(from.x + gap * ux, from.y + gap * uy);
-      context.lineTo(to.x - gap * ux, to.y - gap * uy);
-      context.stroke();
-    }
-    this.ring(context, to, gap - pixel, pixel, this.colours.ink);
-  }
-
-  ring(context, { x, y }, radius, width, colour) {
-    context.beginPath();
-    context.arc(x, y, radius, 0, 2 * Math.PI);
-    context.lineWidth = width;
-    context.strokeStyle = colour;
-    context.stroke();
+    const { selection } = this.player;
+    if (selection?.scene === this.scene.index) drawSelection(context, this.scene, frame, selection.agent, this.colours, pixel);
   }
 
   /** Writes how many agents of each role are active. */

@@ -1,11 +1,10 @@
 // Symbols of agents as images, for scenes with many agents: one for each role and heading, active and inactive.
 
-import { drawSymbol, isJump } from "./agents.js";
+import { drawSymbol } from "./agents.js";
 
 export const HEADINGS = 32;
 const EXTENT = 1.35; // radii from the centre of a symbol to the edge of its image
 const MAX_CELL = 64; // pixels
-const MAX_TRAIL_FRAMES = 8;
 
 /** Returns a sheet of images of `cell` x `cell` pixels; rows are 2 * role for active and 2 * role + 1 for inactive agents. */
 export function makeSheet(scene, colours, radius) {
@@ -40,12 +39,10 @@ export class SpriteRenderer {
     const paper = [1, 3, 5].map((i) => parseInt(sheet.colours.paper.slice(i, i + 2), 16));
     const words = Uint32Array.from({ length: width * height }, (_, k) =>
       data[4 * k + 3] > 90 ? mixWord(data, 4 * k, paper, data[4 * k + 3] / 255) : 0);
-    const middle = (role) => 4 * (width * (sheet.cell * 2 * role + (sheet.cell >> 1)) + (sheet.cell >> 1));
-    const trails = this.scene.roleNames.map((_, role) => mixWord(data, middle(role), paper, 0.35));
-    Object.assign(this, { sheet, words, width, trails });
+    Object.assign(this, { sheet, words, width });
   }
 
-  draw(frame, view, sheet, hasTrails) {
+  draw(frame, view, sheet) {
     const { canvas, context, scene, order } = this;
     if (sheet !== this.sheet) this.setSheet(sheet);
     if (this.image?.width !== canvas.width || this.image.height !== canvas.height) {
@@ -53,7 +50,6 @@ export class SpriteRenderer {
       this.pixels = new Uint32Array(this.image.data.buffer);
     }
     this.pixels.fill(0);
-    if (hasTrails) this.drawTrails(frame, view);
     const { x, y, heading, role, active } = scene.agents;
     const [xs, ys, roles, headings, isActive] = [x.row(frame), y.row(frame), role.row(frame), heading?.row(frame), active?.row(frame)];
     const columns = HEADINGS / (2 * Math.PI);
@@ -74,24 +70,6 @@ export class SpriteRenderer {
       const source = width * (cell * row + v) + cell * column;
       const target = canvas.width * (top + v) + left;
       for (let u = first; u < last; u++) if (words[source + u]) pixels[target + u] = words[source + u];
-    }
-  }
-
-  /** Draws the ways of the last frames as dots of a pixel. */
-  drawTrails(frame, view) {
-    const { pixels, canvas, scene, trails } = this;
-    const { x, y, role } = scene.agents;
-    for (let t = Math.max(1, frame - MAX_TRAIL_FRAMES + 1); t <= frame; t++) {
-      const [x0, y0, x1, y1, roles] = [x.row(t - 1), y.row(t - 1), x.row(t), y.row(t), role.row(t)];
-      for (let agent = 0; agent < x1.length; agent++) {
-        const [dx, dy] = [x1[agent] - x0[agent], y1[agent] - y0[agent]];
-        const dots = isJump(scene, dx, dy) ? 0 : Math.ceil(view.scale * Math.max(Math.abs(dx), Math.abs(dy)));
-        for (let k = 0; k < dots; k++) {
-          const column = Math.floor(view.x + view.scale * (x0[agent] + (dx * k) / dots));
-          const row = Math.floor(view.y + view.scale * (y0[agent] + (dy * k) / dots));
-          if (column >= 0 && column < canvas.width && row >= 0 && row < canvas.height) pixels[canvas.width * row + column] = trails[roles[agent]];
-        }
-      }
     }
   }
 }

@@ -1,0 +1,492 @@
+"""The player of replays in a browser, driven through its page: it shows what the arrays say, and nothing leaves the page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+selenium_webdriver = pytest.importorskip("selenium.webdriver", reason="selenium, which drives a browser, is not installed")
+
+from selenium.webdriver.chrome.service import Service
+
+from gpuvec.errors import ReplayError
+from gpuvec.replay import page as page_module
+from gpuvec.replay.page import MODULES, build_page, player_script
+from tests.replay.player_samples import (
+    ACTIONS,
+    FORCES,
+    SIZE,
+    Game,
+    Tracks,
+    play_tag,
+    pole_scene,
+    tag_scene,
+    write_page,
+)
+
+PLAYER = Path(page_module.__file__).parent / "player"
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="chromium and chromedriver (Debian: chromium, chromium-driver) are not installed"
+)
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--window-size=1280,800",
+)  # fmt: skip
+# WebGL is used where it is fast. Browsers under test have it in software.
+ALLOW_SLOW_WEBGL = """
+const getContext = HTMLCanvasElement.prototype.getContext;
+HTMLCanvasElement.prototype.getContext = function (kind, options) {
+  return getContext.call(this, kind, { ...options, failIfMajorPerformanceCaveat: false });
+};
+"""
+
+
+WITHOUT_WEBGL = """
+const getAnyContext = HTMLCanvasElement.prototype.getContext;
+HTMLCanvasElement.prototype.getContext = function (kind, options) {
+  return kind === "webgl" ? null : getAnyContext.call(this, kind, options);
+};
+"""
+SET_SPEED = """
+const speed = document.getElementById("speed");
+speed.value = arguments[0];
+speed.dispatchEvent(new Event("change"));
+"""
+COUNT_DARK_GREYS = """
+const canvas = document.querySelector(".stage canvas");
+const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+const isGrey = (i) => pixels[i] < 120 && Math.abs(pixels[i] - pixels[i + 1]) < 8 && Math.abs(pixels[i] - pixels[i + 2]) < 8;
+let count = 0;
+for (let i = 0; i < pixels.length; i += 4) count += isGrey(i);
+return count;
+"""
+READ_PIXEL = f"""
+const canvas = document.querySelector(".stage canvas");
+const scale = canvas.width / {SIZE};
+const pixel = canvas.getContext("2d").getImageData(arguments[0] * scale, arguments[1] * scale, 1, 1).data;
+return [...pixel].slice(0, 3);
+"""
+COUNT_OVERFLOWING = """
+const nodes = [...document.querySelectorAll(".scene, .dock > *, .side > *")];
+return nodes.filter((node) => node.getBoundingClientRect().right > innerWidth).length;
+"""
+MINUS = "\N{MINUS SIGN}"
+
+
+class Page:
+    """A page of a browser."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, path: Path) -> None:
+        self.driver.get(path.as_uri())
+        ready = "gpuvecReplay.ready.then(() => arguments[0](null), (error) => arguments[0](`${error.stack}`))"
+        assert self.driver.execute_async_script(ready) is None
+
+    def api(self, expression: str) -> Any:
+        return self.driver.execute_script(f"return gpuvecReplay.{expression}")
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def texts(self, selector: str) -> list[str]:
+        read = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+        return self.driver.execute_script(read, selector)
+
+    def numbers(self, selector: str) -> list[float]:
+        return [float(text.replace(MINUS, "-")) for text in self.texts(selector)]
+
+    def set_speed(self, speed: str) -> None:
+        self.driver.execute_script(SET_SPEED, speed)
+
+    def wait_for(self, condition: str) -> int:
+        """Waits for a condition in JavaScript, and returns the frame."""
+        wait = f"const wait = () => (({condition}) ? done(gpuvecReplay.frame) : setTimeout(wait, 5)); wait()"
+        return int(self.driver.execute_async_script(f"const done = arguments[0]; {wait}"))
+
+    @contextmanager
+    def script_before_load(self, source: str) -> Iterator[None]:
+        """Runs a script before those of pages that are opened."""
+        script = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+    def press(self, keys: str) -> None:
+        self.find("body").send_keys(keys)
+
+    def click(self, selector: str, x: float, y: float) -> None:
+        """Clicks at CSS pixels from the upper left corner of an element."""
+        element = self.find(selector)
+        size = element.size
+        offset = round(x - size["width"] / 2), round(y - size["height"] / 2)
+        selenium_webdriver.ActionChains(self.driver).move_to_element_with_offset(element, *offset).click().perform()
+
+    def agents(self, scene: int, frame: int) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: np.array(values) for name, values in self.api(f"agentsAt({scene}, {frame})").items()}
+
+    def values(self, scene: int, name: str) -> np.ndarray[Any, Any]:
+        field = self.api(f"values({scene}, '{name}')")
+        return np.array(field["data"], float).reshape(field["shape"])
+
+    def errors(self) -> list[str]:
+        """Errors of the console since the last call; the policy of the page reports there what it blocks."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+    def requests(self) -> list[str]:
+        """Addresses that were requested since the last call."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    options = selenium_webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = selenium_webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": ALLOW_SLOW_WEBGL})
+    yield Page(driver)
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def games() -> list[Game]:
+    return [play_tag(120, 12, 3, 1), play_tag(80, 12, 3, 2)]
+
+
+@pytest.fixture(scope="module")
+def replay(games: list[Game], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tracks = Tracks()
+    scenes = [
+        tag_scene(tracks, games[0], title="Trained", seed=7, detailed=[0, 1, 5], cells=True),
+        tag_scene(tracks, games[1], title="Random", seed=7, detailed=[], cells=False),
+        pole_scene(tracks, 120),
+    ]
+    return write_page(tmp_path_factory.mktemp("replay") / "replay.html", scenes, tracks)
+
+
+@pytest.fixture
+def opened(page: Page, replay: Path) -> Iterator[Page]:
+    page.errors()
+    page.open(replay)
+    yield page
+    assert page.errors() == []
+
+
+@needs_browser
+def test_decoded_agents_are_those_that_were_stored(opened: Page, games: list[Game]) -> None:
+    for scene, game in enumerate(games):
+        for frame in (0, 1, 41, len(game.x) - 1):
+            agents = opened.agents(scene, frame)
+            for name, step in (("x", 1 / 16), ("y", 1 / 16), ("heading", 2 * np.pi / 256)):
+                np.testing.assert_allclose(agents[name], getattr(game, name)[frame], rtol=0, atol=step / 2 + 1e-4)
+            np.testing.assert_array_equal(agents["active"], game.active[frame])
+            np.testing.assert_array_equal(agents["role"], game.role)
+
+
+@needs_browser
+def test_decoded_tracks_of_all_kinds_and_numbers_that_are_not_finite(opened: Page, games: list[Game]) -> None:
+    spread = np.ptp(games[0].rewards) / 65534
+    np.testing.assert_allclose(opened.values(0, "rewards"), games[0].rewards, rtol=0, atol=spread / 2 + 1e-6)
+    np.testing.assert_array_equal(opened.values(1, "actions"), games[1].actions)
+    theta = opened.values(2, "state.theta")
+    assert np.flatnonzero(np.isnan(theta)).tolist() == [60]
+    np.testing.assert_allclose(opened.values(2, "state.motion")[:, 1], np.sin(2 * np.arange(120) / 12), atol=1e-4)
+
+
+@needs_browser
+def test_only_the_file_itself_is_requested(page: Page, replay: Path) -> None:
+    page.requests()
+    page.open(replay)
+    page.api("play()")
+    page.api("select(0, 1)")
+    requests = [url for url in page.requests() if not url.startswith(("data:", "blob:"))]
+    assert requests == [replay.as_uri()]
+    assert page.errors() == []
+
+
+@needs_browser
+def test_policy_of_the_page_blocks_other_scripts_and_requests(page: Page, replay: Path) -> None:
+    page.open(replay)
+    page.driver.execute_script(
+        "const script = document.createElement('script');"
+        "script.textContent = 'window.intruder = 1';"
+        "document.body.append(script);"
+        "new Image().src = 'https://example.invalid/pixel.png';"
+    )
+    assert page.driver.execute_script("return window.intruder ?? null") is None
+    assert sum("Content Security Policy" in message for message in page.errors()) == 2
+
+
+@needs_browser
+def test_texts_of_the_replay_stay_texts(opened: Page) -> None:
+    assert "CartPole </script><script>alert(1)</script>" in opened.texts(".scene h2")
+    assert opened.driver.title == "gpuvec/TagContinuous-v0, gpuvec/CartPole-v0, replay"
+
+
+@needs_browser
+def test_play_and_pause(opened: Page) -> None:
+    opened.set_speed("16")
+    opened.find("#play").click()
+    opened.wait_for("gpuvecReplay.frame > 5")
+    opened.find("#play").click()
+    frame = opened.api("frame")
+    assert opened.driver.execute_async_script("setTimeout(() => arguments[0](gpuvecReplay.frame), 300)") == frame
+    assert opened.texts("#frame") == [str(frame)]
+
+
+@needs_browser
+def test_play_ends_at_the_last_frame_and_loop_does_not(opened: Page) -> None:
+    opened.set_speed("16")
+    opened.api("setFrame(115)")
+    opened.press(" ")
+    assert opened.wait_for("!document.getElementById('play').classList.contains('playing')") == 119
+    opened.press("l")
+    opened.api("setFrame(115)")
+    opened.press(" ")
+    assert opened.wait_for("gpuvecReplay.frame < 100") < 100
+    opened.api("pause()")
+
+
+@needs_browser
+def test_keys(opened: Page) -> None:
+    right, left, home, end, escape = "\ue014", "\ue012", "\ue011", "\ue010", "\ue00c"
+    opened.press(right + right + right + left)
+    assert opened.api("frame") == 2
+    opened.press(end)
+    assert opened.api("frame") == 119
+    opened.press(home)
+    assert opened.api("frame") == 0
+    opened.press("++-")
+    assert opened.find("#speed").get_property("value") == "2"
+    opened.press("t")
+    assert opened.find("#trails").get_attribute("aria-pressed") == "false"
+    opened.press("2")
+    assert opened.find(".scene.active h2").text == "Random"
+    opened.press("1a")
+    assert opened.find("#inspector h2").text.lower() == "tagger 0"
+    opened.press(escape)
+    assert not opened.find("#inspector").is_displayed()
+    opened.press("?")
+    assert opened.find("#help").is_displayed()
+    opened.press(escape)
+    assert not opened.find("#help").is_displayed()
+
+
+@needs_browser
+def test_shorter_scenes_stay_at_their_end(opened: Page, games: list[Game]) -> None:
+    opened.api("setFrame(100)")
+    assert [badge.is_displayed() for badge in opened.driver.find_elements("css selector", ".badge")] == [False, True, False]
+    counts = opened.texts(".scene:nth-child(2) .legend output")
+    assert counts == ["3 / 3", f"{games[1].active[-1][3:].sum()} / 9"]
+
+
+@needs_browser
+def test_click_on_the_time_line_and_on_an_event(opened: Page, games: list[Game]) -> None:
+    width = opened.find("#timeline").size["width"]
+    opened.click("#timeline", 25 + 0.5 * (width - 34), 7)
+    assert abs(opened.api("frame") - 59.5) <= 2
+    frame = int(games[0].active[:, 6].argmin())
+    opened.click("#timeline", 25 + frame / 119 * (width - 34) + 3, 26)
+    assert opened.api("frame") == frame
+    assert opened.find("#inspector h2").text.lower() == "runner 6"
+    assert f"{frame} tagger 0 tags runner 6." in opened.texts("#timeline .tooltip div")
+
+
+@needs_browser
+def test_click_on_a_curve(opened: Page) -> None:
+    width = opened.find(".scene .plot").size["width"]
+    opened.click(".scene .plot", 46 + 0.75 * (width - 52), 20)
+    assert abs(opened.api("frame") - 0.75 * 119) <= 2
+
+
+@needs_browser
+def test_click_on_an_agent_shows_its_details(opened: Page, games: list[Game]) -> None:
+    frame, agent = 50, 1
+    game = games[0]
+    opened.api(f"setFrame({frame})")
+    scale = opened.find(".stage").size["width"] / SIZE
+    opened.click(".stage", game.x[frame, agent] * scale, game.y[frame, agent] * scale)
+    assert opened.find("#inspector h2").text.lower() == "tagger 1"
+    numbers = opened.numbers("#inspector .numbers dd")
+    expected = [game.rewards[frame - 1, agent], game.rewards[:frame, agent].sum()]
+    np.testing.assert_allclose(numbers[:2], expected, rtol=5e-3, atol=1e-3)
+    np.testing.assert_allclose(numbers[2], opened.values(0, "details.value")[frame, 1], rtol=5e-3)
+    taken = ACTIONS[game.actions[frame, agent, 0]]
+    assert opened.texts("#inspector .chosen .name") == [taken]
+    probabilities = opened.numbers("#inspector .bars:not(.signed) output")
+    np.testing.assert_allclose(probabilities, opened.values(0, "details.probabilities")[frame, 1], rtol=6e-3, atol=1e-4)
+    names = opened.texts("#inspector .chip")
+    neighbors = opened.values(0, "details.neighbors")[frame, 1].astype(int)
+    assert names == [f"{'runner' if game.role[k] else 'tagger'} {k}" for k in neighbors]
+    opened.driver.execute_script("document.querySelector('#inspector .chip').click()")
+    assert opened.find("#inspector h2").text.lower() == names[0]
+
+
+@needs_browser
+def test_taken_action_of_each_component_is_marked(opened: Page) -> None:
+    opened.api("select(2, 0)")
+    for frame in (4, 9):
+        opened.api(f"setFrame({frame})")
+        taken = [FORCES[frame % 2], FORCES[2 + frame % 3]]
+        assert opened.texts("#inspector .chosen .name") == taken
+        assert opened.texts("#inspector section p")[0] == f"Taken: {', '.join(taken)}"
+
+
+@needs_browser
+def test_neighbor_slots_are_linked_in_the_picture(opened: Page) -> None:
+    opened.api("setFrame(50)")
+    before = opened.driver.execute_script(COUNT_DARK_GREYS)
+    opened.api("select(0, 1)")
+    assert opened.driver.execute_script(COUNT_DARK_GREYS) > before + 50
+
+
+@needs_browser
+def test_agent_without_details_says_so(opened: Page) -> None:
+    opened.api("select(0, 4)")
+    assert opened.texts("#inspector > .note") == ["This replay has no details of this agent, but of agents 0, 1, 5."]
+    opened.api("select(1, 0)")
+    assert opened.texts("#inspector > .note") == [
+        "This replay has no details (observation, action probabilities, value) of its agents."
+    ]
+
+
+@needs_browser
+def test_number_that_is_not_finite_is_marked(opened: Page) -> None:
+    opened.api("select(0, 0)")
+    opened.api(f"setFrame({119 // 3})")
+    assert opened.texts("#inspector .not-finite .name") == ["speed"]
+    assert opened.texts("#inspector .not-finite output") == ["NaN"]
+
+
+@needs_browser
+def test_pixels_of_cells_and_layouts(opened: Page, games: list[Game]) -> None:
+    """Cells fill their box with the colours of the palette, and the polygon of the second layout replaces them."""
+    grass = (np.random.default_rng(7).random((120, 20, 20)).cumsum(0) % 7 > 3).astype(int)
+    opened.press("t")
+    for frame in (0, 30, 59):
+        opened.api(f"setFrame({frame})")
+        x, y = games[0].x[frame], games[0].y[frame]
+        cells = [(r, c) for r in range(1, 19) for c in range(1, 19) if min(np.hypot(x - 29 - 18 * c, y - 29 - 18 * r)) > 30]
+        assert len(cells) > 100
+        for r, c in cells[::40]:
+            colour = [255, 255, 255] if grass[frame, r, c] else [217, 217, 217]
+            assert opened.driver.execute_script(READ_PIXEL, 29 + 18 * c, 29 + 18 * r) == colour
+    opened.api("setFrame(70)")
+    centre = 200 + 40 * np.sin(70 / 9)
+    assert opened.driver.execute_script(READ_PIXEL, centre, centre) == [0x6A, 0x99, 0x4E]
+
+
+@needs_browser
+@pytest.mark.parametrize("renderer", ["webgl", "2d"])
+def test_many_agents(page: Page, tmp_path: Path, renderer: str) -> None:
+    tracks, game = Tracks(), play_tag(20, 2500, 100, 3)
+    game.x[5:, 7] = np.nan
+    scene = tag_scene(tracks, game, title="Many", seed=1, detailed=[7], cells=False, radius=2.0)
+    path = write_page(tmp_path / "many.html", [scene], tracks)
+    page.errors()
+    with page.script_before_load(WITHOUT_WEBGL if renderer == "2d" else ""):
+        page.open(path)
+    assert page.api("renderer(0)") == renderer
+    page.api("setFrame(8)")
+    agents = page.agents(0, 8)
+    np.testing.assert_allclose(agents["x"].astype(float), game.x[8], atol=1 / 32 + 1e-4)
+    scale = page.find(".stage").size["width"] / SIZE
+    x, y = game.x[8, 300] * scale, game.y[8, 300] * scale
+    page.click(".stage", x, y)
+    chosen = int(page.find("#inspector h2").text.split()[1])
+    assert np.hypot(game.x[8, chosen] - game.x[8, 300], game.y[8, chosen] - game.y[8, 300]) < 2.0
+    page.api("select(0, null)")
+    assert page.driver.execute_async_script("gpuvecReplay.measureFps(0.5).then(arguments[0])") > 0
+    assert page.errors() == []
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("edit", "title"),
+    [
+        (lambda text: text[: len(text) - 5000], "This file is incomplete or damaged"),
+        (lambda text: text[: text.index('id="replay-header"') + 900], "This file is damaged"),
+        (lambda text: text[: text.index("class Clock")], "Loading the replay"),
+        (lambda text: text.replace('"version":1,', '"version":2,', 1), "This replay has version 2 of the format"),
+        (lambda text: text.replace('"format":"gpuvec-replay"', '"format":"other"', 1), "This file is damaged"),
+        (lambda text: re.sub(r'"offset":\d+', '"offset":99999999', text), "This file is damaged"),
+    ],
+    ids=["cut-data", "cut-header", "cut-script", "version", "format", "offset"],
+)
+def test_damaged_file_shows_a_message(page: Page, replay: Path, tmp_path: Path, edit: Any, title: str) -> None:
+    path = tmp_path / "damaged.html"
+    path.write_text(edit(replay.read_text("utf-8")), "utf-8")
+    page.driver.get(path.as_uri())
+    page.driver.execute_async_script("(window.gpuvecReplay?.ready ?? Promise.resolve()).catch(() => {}).then(arguments[0])")
+    assert page.find("#message h1").text == title
+    assert page.find("#message p").text
+    assert not page.find("#app").is_displayed()
+    page.errors()
+
+
+@needs_browser
+def test_browser_without_decompression_shows_a_message(page: Page, replay: Path) -> None:
+    with page.script_before_load("delete window.DecompressionStream"):
+        page.driver.get(replay.as_uri())
+    page.driver.execute_async_script("gpuvecReplay.ready.catch(() => {}).then(arguments[0])")
+    assert page.find("#message h1").text == "This browser is too old for replays"
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [400, 1280])
+def test_page_fits_into_the_width(page: Page, replay: Path, width: int) -> None:
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        page.open(replay)
+        page.api("select(0, 1)")
+        assert page.driver.execute_script("return document.documentElement.scrollWidth") == width
+        assert page.driver.execute_script(COUNT_OVERFLOWING) == 0
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@needs_node
+@pytest.mark.parametrize("name", MODULES)
+def test_module_is_valid(name: str) -> None:
+    source = (PLAYER / f"{name}.js").read_bytes()
+    subprocess.run(["node", "--input-type=module", "--check"], input=source, check=True)
+
+
+@needs_node
+def test_modules_in_one_script_are_valid() -> None:
+    script = player_script()
+    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
+    assert "</script" not in script
+    assert "<!--" not in script
+    subprocess.run(["node", "--input-type=module", "--check"], input=script.encode(), check=True)
+
+
+def test_modules_are_listed_once_and_after_those_that_they_import() -> None:
+    assert sorted(MODULES) == sorted(path.stem for path in PLAYER.glob("*.js"))
+    for k, name in enumerate(MODULES):
+        imports = re.findall(r'from "\./(\w+)\.js"', (PLAYER / f"{name}.js").read_text("utf-8"))
+        assert set(imports) <= set(MODULES[:k])
+
+
+def test_header_that_is_not_json_is_refused() -> None:
+    with pytest.raises(ReplayError, match="JSON"):
+        build_page({"scenes": [], "low": float("nan")}, b"")
