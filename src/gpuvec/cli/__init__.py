@@ -59,6 +59,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     from gpuvec.cli.export_command import export
     from gpuvec.cli.new_env_command import new_env
     from gpuvec.cli.plot_command import plot
+    from gpuvec.cli.record_command import record
     from gpuvec.cli.runs_command import runs
     from gpuvec.cli.train_command import resume, train
     from gpuvec.cli.train_defaults import tuned_settings
@@ -72,6 +73,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
         "eval": evaluate,
         "watch": watch,
         "demo": demo,
+        "record": record,
         "export": export,
         "runs": runs,
         "plot": plot,
