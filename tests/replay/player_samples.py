@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.replay.page import build_page
-from gpuvec.replay.tracks import encode
+from gpuvec.replay.document import Replay, TrackWriter, write_replay
 
 Array = NDArray[Any]
 
@@ -26,25 +24,6 @@ SYMBOLS = [
     [[1.0, 0.3], [0.6, 0.7], [-0.8, 0.7], [-0.8, -0.7], [0.6, -0.7], [1.0, -0.3]],
 ]
 DISC = [[math.cos(k * math.pi / 12), math.sin(k * math.pi / 12)] for k in range(24)]
-
-
-class Tracks:
-    """Collects tracks, and remembers the arrays by the number of their track."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.size = 0
-
-    def add(self, values: Array, step: float = 0.0) -> dict[str, Any]:
-        track, data = encode(np.asarray(values), step)
-        description = {"offset": self.size, **track._asdict(), "shape": list(track.shape)}
-        self.parts.append(data)
-        self.size += len(data)
-        return description
-
-    @property
-    def stream(self) -> bytes:
-        return zlib.compress(b"".join(self.parts), 9)
 
 
 class Game(NamedTuple):
@@ -80,7 +59,7 @@ def play_tag(num_frames: int, num_agents: int, num_taggers: int, seed: int) -> G
 
 
 def tag_scene(
-    tracks: Tracks, game: Game, *, title: str, seed: int, detailed: list[int], cells: bool, radius: float = 7.0
+    tracks: TrackWriter, game: Game, *, title: str, seed: int, detailed: list[int], cells: bool, radius: float = 7.0
 ) -> dict[str, Any]:
     """Returns a scene of a game. Polygons appear from half of the episode on, so that it has two layouts."""
     num_frames = len(game.x)
@@ -126,7 +105,7 @@ def tag_scene(
     }  # fmt: skip
 
 
-def tag_details(tracks: Tracks, game: Game, agents: list[int]) -> dict[str, Any]:
+def tag_details(tracks: TrackWriter, game: Game, agents: list[int]) -> dict[str, Any]:
     """Returns details of some agents. A feature is not finite in one frame."""
     steps = len(game.rewards)
     rng = np.random.default_rng(5)
@@ -151,7 +130,7 @@ def tag_details(tracks: Tracks, game: Game, agents: list[int]) -> dict[str, Any]
     }  # fmt: skip
 
 
-def pole_scene(tracks: Tracks, num_frames: int) -> dict[str, Any]:
+def pole_scene(tracks: TrackWriter, num_frames: int) -> dict[str, Any]:
     """Returns a scene without a drawing: actions have two components, and the state has a number that is not finite."""
     t = np.arange(num_frames) / 12
     theta = 0.2 * np.sin(t) * np.exp(t / 12)
@@ -179,8 +158,8 @@ def pole_scene(tracks: Tracks, num_frames: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_page(path: Path, scenes: list[dict[str, Any]], tracks: Tracks, **header: Any) -> Path:
+def write_page(path: Path, scenes: list[dict[str, Any]], tracks: TrackWriter, **header: Any) -> Path:
     """Writes a replay to a file, and returns its path."""
     header = {"format": "gpuvec-replay", "version": 1, "generator": "gpuvec 0.1.0", "scenes": scenes, **header}
-    path.write_text(build_page(header, tracks.stream), "utf-8")
+    write_replay(path, Replay(header, tracks.data))
     return path

@@ -20,13 +20,13 @@ from selenium.webdriver.chrome.service import Service
 
 from gpuvec.errors import ReplayError
 from gpuvec.replay import page as page_module
+from gpuvec.replay.document import TrackWriter
 from gpuvec.replay.page import MODULES, build_page, player_script
 from tests.replay.player_samples import (
     ACTIONS,
     FORCES,
     SIZE,
     Game,
-    Tracks,
     play_tag,
     pole_scene,
     tag_scene,
@@ -173,7 +173,7 @@ def games() -> list[Game]:
 
 @pytest.fixture(scope="module")
 def replay(games: list[Game], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tracks = Tracks()
+    tracks = TrackWriter()
     scenes = [
         tag_scene(tracks, games[0], title="Trained", seed=7, detailed=[0, 1, 5], cells=True),
         tag_scene(tracks, games[1], title="Random", seed=7, detailed=[], cells=False),
@@ -397,7 +397,7 @@ def test_pixels_of_cells_and_layouts(opened: Page, games: list[Game]) -> None:
 @needs_browser
 @pytest.mark.parametrize("renderer", ["webgl", "2d"])
 def test_many_agents(page: Page, tmp_path: Path, renderer: str) -> None:
-    tracks, game = Tracks(), play_tag(20, 2500, 100, 3)
+    tracks, game = TrackWriter(), play_tag(20, 2500, 100, 3)
     game.x[5:, 7] = np.nan
     scene = tag_scene(tracks, game, title="Many", seed=1, detailed=[7], cells=False, radius=2.0)
     path = write_page(tmp_path / "many.html", [scene], tracks)
