@@ -6,15 +6,18 @@ Letters: E envs, A agents, T steps, n agents with details, D features, N probabi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gpuvec.episode import Episode, fetch_episode
 from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.environments import TrainingEnv
+from gpuvec.learners.evaluation.players import policies_by_role
 from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 from gpuvec.observations import NearestNeighbors
 from gpuvec.replay.scene import Details, Event, Scene
@@ -27,6 +30,7 @@ TYPICAL_STEPS = 500
 MAX_DISTANCES = 2_000_000  # that are computed for the neighbours of an episode
 
 
+@torch.no_grad()
 def record_policy(
     policy: TrainedPolicy,
     title: str = "",
@@ -74,7 +78,8 @@ class _Recorder:
     """
 
     def __init__(self, policy: TrainedPolicy, envs: VectorEnv, stochastic: bool) -> None:
-        self._policy, self._stochastic = policy, stochastic
+        self._policy = policy
+        self._act = policies_by_role(policy.networks, greedy=not stochastic)(cast(TrainingEnv, envs))
         has_role_spaces = isinstance(envs.single_observation_space, gym.spaces.Dict)
         self._is_multi_agent = isinstance(envs.environment, MultiAgentEnv)
         self._num_agents = envs.num_agents if self._is_multi_agent else 1
@@ -97,20 +102,7 @@ class _Recorder:
         """Returns the actions of all rows, (E, ...)."""
         if self.agents:
             self._add_details(obs, action_mask)
-        if self._policy.roles == (ALL,) or isinstance(obs, Mapping):
-            return self._policy.act(obs, action_mask, stochastic=self._stochastic)
-        return self._act_by_role(obs, action_mask)
-
-    def _act_by_role(self, obs: Any, action_mask: Any) -> Any:
-        """Returns the actions of roles that have policies of their own and equal spaces."""
-        actions: Any = None
-        for role, agents in self._roles.items():
-            mask = None if action_mask is None else action_mask[:, agents]
-            of_role = self._policy.act(obs[:, agents], mask, role=role, stochastic=self._stochastic)
-            if actions is None:
-                actions = of_role.new_zeros((len(obs), self._num_agents, *of_role.shape[2:]))
-            actions[:, agents] = of_role
-        return actions
+        return self._act(obs) if action_mask is None else self._act(obs, action_mask)
 
     def _add_details(self, obs: Any, action_mask: Any) -> None:
         observations, probabilities, values = [], [], []
