@@ -1,7 +1,7 @@
 """The gradient of the bias of a linear layer, with that of the ReLU behind it.
 
-torch sums the rows of a matrix slowly if it has many rows and few columns: 8 us for 1 MB on an H200, as for 8 MB. On a GPU one
-kernel applies the ReLU's derivative and sums the rows.
+torch sums the rows of a matrix slowly if it has many rows and few columns: 35 us for 8 MB in bfloat16 on an H200, which memory
+alone takes in 2. On a GPU one kernel applies the ReLU's derivative and sums the rows, in 7 us.
 
 Letters: R rows, N columns.
 """
