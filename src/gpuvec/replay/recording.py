@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gpuvec.episode import Episode, fetch_episode
@@ -30,7 +29,6 @@ TYPICAL_STEPS = 500
 MAX_DISTANCES = 2_000_000  # that are computed for the neighbours of an episode
 
 
-@torch.no_grad()
 def record_policy(
     policy: TrainedPolicy,
     title: str = "",

@@ -68,6 +68,7 @@ def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Pla
         sampler, steps = Sampler(str(envs.device), seed), count()
         iteration = torch.zeros((), dtype=torch.int64, device=envs.device)
 
+        @torch.no_grad()
         def act(obs: Tensor, action_mask: Tensor | None = None) -> Tensor:
             actions = action_distribution(network, obs, action_mask)
             return network.control(actions.mode() if greedy else actions.draw(sampler, iteration, next(steps)).action)
