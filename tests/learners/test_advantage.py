@@ -74,6 +74,23 @@ def test_an_agent_that_leaves_is_done_while_its_environment_continues(backend: s
     assert torch.equal(advantage, column(1 + 0.25 * -1, -1, 1 + 0.25 * 3, 3))
 
 
+def test_each_of_several_policies_has_its_own_discount(device: str) -> None:
+    place, generator = "cuda:0" if device == "cuda" else "cpu", torch.Generator().manual_seed(3)
+    T, R, discounts = 20, 6, [(0.9, 0.5), (0.99, 0.95), (1.0, 0.0)]
+    reward, final = torch.randn(2, T, R, generator=generator)
+    value = torch.randn(T + 1, R, generator=generator)
+    terminated, truncated = torch.rand(2, T, R, generator=generator) < 0.1
+    rollout = [x.to(place) for x in (reward, value, final, terminated, terminated | truncated)]
+    factors = torch.tensor([(gamma, gamma * lam) for gamma, lam in discounts], device=place)
+    together = AdvantageEstimator(place, 0.1, 0.1)(*rollout, factors=factors)
+    for k, (gamma, lam) in enumerate(discounts):
+        alone = AdvantageEstimator(place, gamma, lam)(*(x[:, 2 * k : 2 * k + 2].contiguous() for x in rollout))
+        for x, expected in zip(together, alone, strict=True):
+            assert torch.equal(x[:, 2 * k : 2 * k + 2], expected)
+    with pytest.raises(ValueError, match="3 policies must have equally many rows, got 5"):
+        AdvantageEstimator(place, 0.9, 0.9)(*(x[:, :5].contiguous() for x in rollout), factors=factors)
+
+
 @pytest.mark.parametrize("steps", [1, 15, 16, 23, 32])
 def test_the_advantage_is_the_weighted_sum_of_the_deltas(device: str, steps: int) -> None:
     """Equation 16 of the paper, term by term in float64, over random episodes."""

@@ -40,6 +40,24 @@ def host(drawn):
     return [x.cpu().numpy() for x in drawn]
 
 
+@pytest.mark.parametrize("kind", ["categorical", "gaussian"])
+def test_each_of_several_policies_draws_what_it_draws_alone(device, kind):
+    seeds, rows = [5, 2**63 - 1, 5], 4
+    x = numbers(len(seeds) * rows, 3)
+    draw_one = (
+        draw
+        if kind == "categorical"
+        else lambda device, mean, **options: draw_normal(device, mean, numbers(1, 3)[0], **options)
+    )
+    together = host(draw_one(device, x, seed=seeds, iteration=7, step=2))
+    for k, seed in enumerate(seeds):
+        own = slice(k * rows, (k + 1) * rows)
+        for drawn, alone in zip(together, host(draw_one(device, x[own], seed=seed, iteration=7, step=2)), strict=True):
+            np.testing.assert_array_equal(drawn[own], alone)
+    with pytest.raises(ValueError, match="3 policies must have equally many rows, got 11"):
+        draw_one(device, x[:11], seed=seeds)
+
+
 class TestCategorical:
     def test_log_probabilities_and_entropies_equal_those_of_torch(self, backend):
         logits = numbers(40, sum(SIZES), scale=4.0)

@@ -12,6 +12,7 @@ from tests.support.arrays import host, on_device, reset, step
 from tests.support.counter_env import MIXED, make, shared
 
 from gpuvec import Key
+from gpuvec.vector.reset_arguments import RowStreams
 
 E = 5
 MODES = list(AutoresetMode)
@@ -165,3 +166,36 @@ def test_row_is_independent_of_other_rows(device, mode, operations, row):
         obs = reset(batch, seed=seeds, options=None if kind == "all" else {"reset_mask": mask})
         if mask[row]:
             np.testing.assert_array_equal(obs[row], reset(single, seed=seeds and [seeds[row]])[0])
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_row_streams_are_those_of_rows_of_other_environments(device, mode):
+    """Two seeds with two rows each, and a row of a third one, in one environment that has been used before."""
+    streams = RowStreams([3, 3, LARGE, LARGE, 7], [0, 1, 0, 1, 4])
+    env = shared("tests/Mixed-v0", E, device=device, autoreset_mode=mode)
+    reset(env, seed=1)
+    for t in range(3):
+        step(env, np.full((E, 2), t % 3))
+    obs = reset(env, seed=streams)
+    assert env.np_random_seed == tuple(streams.seeds)
+    steps = [np.column_stack(step(env, np.full((E, 2), t % 3))[:4]) for t in range(15)]
+    restarted = reset(env)
+    for k, (seed, row) in enumerate(zip(*streams, strict=True)):
+        single = shared("tests/Mixed-v0", 6, device=device, autoreset_mode=mode)
+        np.testing.assert_array_equal(reset(single, seed=seed)[row], obs[k])
+        for t, expected in enumerate(steps):
+            np.testing.assert_array_equal(np.column_stack(step(single, np.full((6, 2), t % 3))[:4])[row], expected[k])
+        np.testing.assert_array_equal(reset(single)[row], restarted[k])
+
+
+@pytest.mark.parametrize(
+    ("streams", "message"),
+    [
+        (RowStreams([1] * E, [0] * (E - 1)), "a seed and a row for each of the 5"),
+        (RowStreams([1] * E, [-1] * E), "from 0 to 2"),
+        (RowStreams([-1] * E, [0] * E), "Seed must be a python integer"),
+    ],
+)
+def test_row_streams_of_wrong_values_raise(streams, message):
+    with pytest.raises((ValueError, gym.error.Error), match=message):
+        shared("tests/Mixed-v0", E).reset(seed=streams)

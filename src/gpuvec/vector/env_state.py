@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.schema import MultiAgentSchema
@@ -134,6 +135,21 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     arrays = _parse_fields(sim, states, next(iter(sizes.values()), 0), pool=True)
     check_fields(sim, arrays, _per_env_values(sim), pool=True)
     return arrays
+
+
+def set_row_streams(sim: Simulation, words: NDArray[np.uint32]) -> None:
+    """Makes the next reset of all rows without a seed begin the first episode of new random-number streams.
+
+    Args:
+        sim: the simulation.
+        words: (E, 3): the lower and the upper word of the seed of each row, and the number of the row in its stream.
+    """
+    xp, rng_streams = sim.device.arrays, sim.buffers["rng_streams"]
+    seed_low, seed_high, row = xp.asarray(words).T
+    # A reset without a seed decrements the origin, and the episode is the clock minus the origin.
+    for column, values in enumerate((seed_low, seed_high, row, sim.buffers["clock"][:1] + np.uint32(1))):
+        rng_streams[:, column] = values
+    sim.buffers["shared"][:] = 0  # the rows have no stream in common
 
 
 def state_dict(sim: Simulation) -> dict[str, Any]:

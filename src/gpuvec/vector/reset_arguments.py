@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.layout.rng_streams import KEEP_STREAMS, ONE_SEED, SEED_EACH
@@ -21,6 +22,39 @@ from gpuvec.vector.native_arrays import as_native
 
 NUM_SEEDS = 2**64
 WORD = 0xFFFFFFFF  # the lower 32 bits
+
+
+class RowStreams(NamedTuple):
+    """The random-number stream of each row, for `VectorEnv.reset(seed=...)`.
+
+    Row k draws what row `rows[k]` of an environment that was reset with `seed=seeds[k]` draws. Several independent
+    experiments can thus share one environment, and each has the random numbers that it has alone.
+    """
+
+    seeds: Sequence[int]
+    """(E,) integers from 0 to 2**64 - 1."""
+    rows: Sequence[int]
+    """(E,) integers from 0 to 2**32 - 1."""
+
+    def words(self, num_envs: int) -> NDArray[np.uint32]:
+        """Returns the (E, 3) lower and upper words of the seeds, and the rows.
+
+        Args:
+            num_envs: E.
+
+        Raises:
+            gymnasium.error.Error: a seed that is not an integer from 0 to 2**64 - 1.
+            ValueError: other than E streams, or a row out of its range.
+        """
+        if not len(self.seeds) == len(self.rows) == num_envs:
+            lengths = f"{len(self.seeds)} seeds and {len(self.rows)} rows"
+            raise ValueError(f"RowStreams must have a seed and a row for each of the {num_envs} environments, got {lengths}.")
+        values = {seed: _checked_seed(seed) for seed in set(self.seeds)}
+        rows = np.asarray(self.rows)
+        if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() > WORD:
+            raise ValueError("the rows of RowStreams must be integers from 0 to 2**32 - 1.")
+        seeds = np.array([values[seed] for seed in self.seeds], np.uint64)
+        return np.stack([seeds & np.uint64(WORD), seeds >> np.uint64(32), rows.astype(np.uint64)], 1).astype(np.uint32)
 
 
 class Seeding(NamedTuple):

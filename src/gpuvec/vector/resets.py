@@ -9,9 +9,10 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.backends.device_arrays import address_of
+from gpuvec.vector import env_state
 from gpuvec.vector.native_arrays import on_stream
 from gpuvec.vector.outputs import OutputBuffers
-from gpuvec.vector.reset_arguments import make_seeding, parse_options, parse_reset_mask, reset_option_values
+from gpuvec.vector.reset_arguments import RowStreams, make_seeding, parse_options, parse_reset_mask, reset_option_values
 from gpuvec.vector.role_arrays import RoleOutputs
 from gpuvec.vector.stored_rollouts import Rollouts
 
@@ -29,8 +30,8 @@ class Resets(Rollouts):
         """Begins an episode in every row, or in the rows of `options["reset_mask"]`; the other rows continue theirs.
 
         Args:
-            seed: an int s seeds row k by (s, k); a sequence of E ints or None seeds row k by (seed[k], 0); None continues the
-                rows' own random numbers.
+            seed: an int s seeds row k by (s, k); a sequence of E ints or None seeds row k by (seed[k], 0); a `RowStreams`,
+                which resets all rows, seeds row k by (seeds[k], rows[k]); None continues the rows' own random numbers.
             options: "reset_mask", (E,) bool of any array type, and the environment's own reset options. Never modified. A mask
                 without a True is an error if it is on the host. A mask on a GPU is not read, since the host would have to
                 wait for it; there, a mask without a True resets nothing.
@@ -47,13 +48,18 @@ class Resets(Rollouts):
         if seed is None and not self._was_reset:
             seed = int(self.np_random.integers(2**63))
         options = parse_options(options)
-        seeding = make_seeding(seed, self.num_envs, self._device)
+        stream_words = seed.words(self.num_envs) if isinstance(seed, RowStreams) else None
+        if stream_words is not None and options.get("reset_mask") is not None:
+            raise ValueError("RowStreams seed all rows: call reset without a reset_mask.")
+        seeding = make_seeding(None if stream_words is not None else seed, self.num_envs, self._device)
         option_values = reset_option_values(self._env, options, self.simulation.options.per_env, self._stored_values)
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):
             mask = self._rows_to_reset(options)
             outputs, arrays = self._outputs.take(stream)
+            if stream_words is not None:
+                env_state.set_row_streams(self.simulation, stream_words)
             self.simulation.reset(
                 stream,
                 0 if mask is None else address_of(mask),
@@ -61,7 +67,9 @@ class Resets(Rollouts):
                 (mask is not None, seeding.kind, seeding.low, seeding.high, *option_values),
                 outputs,
             )
-        if isinstance(seed, list | tuple | np.ndarray):
+        if isinstance(seed, RowStreams):
+            self._seed = tuple(map(int, seed.seeds))
+        elif isinstance(seed, list | tuple | np.ndarray):
             self._seed = tuple(None if s is None else int(s) for s in seed)
         elif seed is not None:
             self._seed = int(seed)

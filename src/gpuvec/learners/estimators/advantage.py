@@ -40,7 +40,7 @@ class AdvantageEstimator:
 
     def __init__(self, device: str, gamma: float, lam: float) -> None:
         self._launcher = ElementwiseLauncher(device)
-        self._factors = torch.tensor([gamma, gamma * lam], device=self._launcher.tensor_device)
+        self._factors = torch.tensor([[gamma, gamma * lam]], device=self._launcher.tensor_device)
 
     def __call__(
         self,
@@ -51,6 +51,7 @@ class AdvantageEstimator:
         ended: Tensor,
         out: tuple[Tensor, Tensor] | None = None,
         mask: Tensor | None = None,
+        factors: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Returns (advantage, target), (T, R) float32 each; the target of the value function is the advantage plus V.
 
@@ -64,11 +65,16 @@ class AdvantageEstimator:
             ended: (T, R) bool: the episode of the environment is over, terminated or truncated.
             out: tensors to write to; None for new ones.
             mask: (T, R) bool: the steps in which the row acts; None for all.
+            factors: (P, 2) float32: gamma and gamma lambda of P policies that have R / P adjacent rows each; None for those of
+                the estimator.
 
         Raises:
             TypeError, ValueError: tensors of other types, shapes or devices.
         """
         steps, rows = reward.shape
+        factors = self._factors if factors is None else factors
+        if rows % len(factors):
+            raise ValueError(f"{len(factors)} policies must have equally many rows, got {rows} rows.")
         advantage, target = out or (torch.empty_like(reward), torch.empty_like(reward))
         numbers: dict[str, Tensor] = {
             "reward": reward, "final_value": final_value, "advantage": advantage, "target": target
@@ -76,9 +82,10 @@ class AdvantageEstimator:
         flags = {"terminated": terminated, "ended": ended, "mask": mask}
         expected: dict[str, TensorSpec] = dict.fromkeys(numbers, ((steps, rows), torch.float32))
         expected |= dict.fromkeys(flags, ((steps, rows), torch.bool))
-        expected |= {"value": ((steps + 1, rows), torch.float32), "factors": ((2,), torch.float32)}
-        tensors: dict[str, Tensor | None] = {**numbers, **flags, "value": value, "factors": self._factors}
-        self._launcher(ADVANTAGES if mask is None else MASKED_ADVANTAGES, rows, tensors, expected, [steps])
+        expected |= {"value": ((steps + 1, rows), torch.float32), "factors": ((len(factors), 2), torch.float32)}
+        tensors: dict[str, Tensor | None] = {**numbers, **flags, "value": value, "factors": factors}
+        numbers_of_kernel = [steps, max(1, rows // len(factors))]
+        self._launcher(ADVANTAGES if mask is None else MASKED_ADVANTAGES, rows, tensors, expected, numbers_of_kernel)
         return advantage, target
 
 
@@ -159,7 +166,8 @@ def _generate_column(
             observation, and the others are 0.
     """
     variables, load = ", ".join(carried), ops.load
-    source = "def column(b, row):\n    gamma, decay = load(b.factors, 0, f32), load(b.factors, 1, f32)\n    t = i64(b.steps)\n"
+    source = "def column(b, row):\n    index = i64(2) * (i64(row) // i64(b.rows_per_policy))\n"
+    source += "    gamma, decay = load(b.factors, index, f32), load(b.factors, index + 1, f32)\n    t = i64(b.steps)\n"
     source += f"    {variables} = load(b.value, t * b.n + row, f32){', f32(0.0)' * (len(carried) - 1)}\n"
     for count in (PREFETCHED_STEPS, 1):
         source += f"    while t >= {count}:\n        t -= {count}\n"
@@ -172,7 +180,19 @@ def _generate_column(
     return column
 
 
-MEMBERS = ("reward", "final_value", "advantage", "target", "terminated", "ended", "mask", "value", "factors", "steps")
+MEMBERS = (
+    "reward",
+    "final_value",
+    "advantage",
+    "target",
+    "terminated",
+    "ended",
+    "mask",
+    "value",
+    "factors",
+    "steps",
+    "rows_per_policy",
+)
 # Blocks are small, because there are few rows.
 ADVANTAGES = Elementwise("advantage", MEMBERS, _make_column, threads=32)
 MASKED_ADVANTAGES = Elementwise("masked advantage", MEMBERS, _make_masked_column, threads=32)

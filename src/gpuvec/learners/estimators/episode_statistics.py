@@ -31,7 +31,7 @@ class EpisodeStatistics(NamedTuple):
         return cls(zeros[0], zeros[1], torch.full_like(zeros[0], torch.nan))
 
     def add(self, reward: Tensor, ended: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Adds a rollout, and updates these tensors in place.
+        """Adds a rollout as `add_rows`, and returns sums over all rows.
 
         Args:
             reward: (T, R), 0 outside episodes.
@@ -40,6 +40,20 @@ class EpisodeStatistics(NamedTuple):
 
         Returns:
             The number of episodes that ended, the sum of their returns and the sum of their lengths; each a scalar.
+        """
+        episodes, returns, lengths = self.add_rows(reward, ended, mask)
+        return episodes.sum(), returns.sum(), lengths.sum()
+
+    def add_rows(self, reward: Tensor, ended: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Adds a rollout, and updates these tensors in place.
+
+        Args:
+            reward: (T, R), 0 outside episodes.
+            ended: (T, R) bool: the last step of an episode; none outside episodes.
+            mask: (T, R) bool: the steps that count for the length, in which the row acted; None for all.
+
+        Returns:
+            The number of episodes that ended in each row, the sum of their returns and the sum of their lengths; each (R,).
         """
         steps = torch.arange(1, len(reward) + 1, device=reward.device, dtype=torch.int32).unsqueeze(1)
         last_end = (ended * steps).amax(0)  # (R,): steps up to and with the last end, 0 if there is none
@@ -54,4 +68,4 @@ class EpisodeStatistics(NamedTuple):
         self.last_return.copy_(torch.where(any_end, returns / episodes, self.last_return))
         self.running_return.copy_(torch.where(any_end, 0.0, self.running_return) + rest_return)
         self.running_length.copy_(torch.where(any_end, 0.0, self.running_length) + rest_steps)
-        return episodes.sum(), returns.sum(), lengths.sum()
+        return episodes, returns, lengths

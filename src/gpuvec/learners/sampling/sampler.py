@@ -31,24 +31,26 @@ class ActionSample(NamedTuple):
 
 
 class Sampler:
-    """Draws the actions of one policy.
+    """Draws the actions of one policy, or of several that have equally many rows.
 
     Args:
         device: the device of the tensors, "cpu" or "cuda:<index>"; "simulator" to debug kernels.
-        seed: from 0 to 2**63 - 1.
+        seed: from 0 to 2**63 - 1; for P policies a sequence of P seeds. Policy k has the rows from k * R / P to
+            (k + 1) * R / P - 1, and draws the numbers that it draws alone.
         stream: a number below 2,048, another one for each policy that draws with this seed.
 
     Raises:
         ValueError: a seed or a stream out of its range.
     """
 
-    def __init__(self, device: str, seed: int, stream: int = 0) -> None:
+    def __init__(self, device: str, seed: int | Sequence[int], stream: int = 0) -> None:
+        seeds = [seed] if isinstance(seed, int) else list(seed)
         if not 0 <= stream < 2048:
             raise ValueError(f"stream must be from 0 to 2047, got {stream}.")
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"seed must be from 0 to 2**63 - 1, got {seed}.")
+        if invalid := [value for value in seeds if not 0 <= value < 2**63]:
+            raise ValueError(f"seed must be from 0 to 2**63 - 1, got {invalid[0]}.")
         self._launcher = ElementwiseLauncher(device)
-        self._seed, self._stream = seed, stream
+        self._policy_seeds, self._stream = torch.tensor(seeds, dtype=torch.int64, device=self._launcher.tensor_device), stream
 
     def categorical(
         self,
@@ -183,8 +185,11 @@ class Sampler:
         rows: int,
     ) -> None:
         """Launches `kernel` with `tensors`, whose shapes and dtypes are `expected`, and the members of the key."""
-        tensors, expected = {**tensors, "iteration": iteration}, {**expected, "iteration": ((), torch.int64)}
-        self._launcher(kernel, rows, tensors, expected, (int(step), self._seed, self._stream))
+        if rows % len(self._policy_seeds):
+            raise ValueError(f"{len(self._policy_seeds)} policies must have equally many rows, got {rows} rows.")
+        tensors = {**tensors, "seeds": self._policy_seeds, "iteration": iteration}
+        expected = {**expected, "seeds": (tuple(self._policy_seeds.shape), torch.int64), "iteration": ((), torch.int64)}
+        self._launcher(kernel, rows, tensors, expected, (int(step), max(1, rows // len(self._policy_seeds)), self._stream))
 
 
 def require_allowed(mask: Tensor, sizes: Sequence[int]) -> None:
