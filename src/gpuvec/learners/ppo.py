@@ -10,6 +10,7 @@ Letters: T steps, R rows, B samples of a minibatch, D observation features, K ac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,25 +28,25 @@ __all__ = ["PPO", "PPOArgs", "Result", "train"]
 APPROX_KL = 3  # the index of the approximate KL divergence among the metrics of `ppo_loss`
 
 
-def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: Any) -> Tensor:
     """Returns the objective L^CLIP of the paper, equation 7, of each sample.
 
     Args:
         ratio: (B,): the probability of the action under the policy, over that under the policy that took it.
         advantage: (B,).
-        clip: epsilon.
+        clip: epsilon, a number, or a tensor whose shape fits.
     """
     return torch.min(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
 
 
-def value_error(value: Tensor, old_value: Tensor, target: Tensor, clip: float | None) -> Tensor:
+def value_error(value: Tensor, old_value: Tensor, target: Tensor, clip: Any) -> Tensor:
     """Returns half the squared error of each sample: the larger one of `value` and of its clipped change.
 
     Args:
         value: (B,).
         old_value: (B,): V before the update.
         target: (B,).
-        clip: the largest change of V; None for no clip.
+        clip: the largest change of V, a number, or a tensor whose shape fits; None for no clip.
     """
     error = (value - target).square()
     if clip is not None:
@@ -127,9 +128,18 @@ class PPO(OnPolicy):
         """Yields `num_minibatches` of the rollout's samples, `update_epochs` times, each time in another random order."""
         args, samples = self.args, {name: x for name, x in self.buffer.samples()._asdict().items() if x is not None}
         count = samples["advantage"].numel()
-        for _ in range(args.update_epochs):
-            # A permutation by sorting random keys: `torch.randperm` would synchronise with the host.
-            order = torch.rand(count, generator=self.generator, device=args.device).argsort()
+        for epoch in range(args.update_epochs):
+            order = self.sample_order(count, epoch)
             chunks = (x.flatten(0, 1).index_select(0, order).chunk(args.num_minibatches) for x in samples.values())
             for minibatch in zip(*chunks, strict=True):
                 yield Samples(**dict(zip(samples, minibatch, strict=True)))
+
+    def sample_order(self, count: int, epoch: int) -> Tensor:
+        """Returns the order of the samples in an epoch, (count,) int64.
+
+        Args:
+            count: the number of samples.
+            epoch: the number of the epoch in this update, from 0; the order does not depend on it, but on the generator.
+        """
+        # A permutation by sorting random keys: `torch.randperm` would synchronise with the host.
+        return torch.rand(count, generator=self.generator, device=self.args.device).argsort()

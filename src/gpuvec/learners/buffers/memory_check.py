@@ -50,15 +50,19 @@ def require_memory(device: str, needed: int, subject: str) -> None:
     Raises:
         OutOfMemoryError: they are not free; the message says how many bytes are needed and how many are free.
     """
+    free = free_bytes(device)
+    if free is not None and needed > free:
+        raise OutOfMemoryError(
+            f"{subject} needs {needed:,} bytes on {parse_device(device)}, where {free:,} are free; use fewer environments or "
+            "steps, or free some."
+        )
+
+
+def free_bytes(device: str) -> int | None:
+    """Returns the bytes that are free on `device`, "cpu" or "cuda:<index>"; None if that is not known."""
     parsed = parse_device(device)
     free = parsed.free_bytes()
-    if free is None:
-        return
     # Memory that torch's allocator has reserved and no tensor uses is free, too.
-    if parsed.kind == "cuda":
+    if free is not None and parsed.kind == "cuda":
         free += torch.cuda.memory_reserved(parsed.ordinal) - torch.cuda.memory_allocated(parsed.ordinal)
-    if needed > free:
-        raise OutOfMemoryError(
-            f"{subject} needs {needed:,} bytes on {parsed}, where {free:,} are free; use fewer environments or steps, or free "
-            "some."
-        )
+    return free

@@ -1,0 +1,246 @@
+"""A population that is trained by torch operations over all agents.
+
+The matrix products of a group of agents are one operation. A group always has the same number of agents, which depends on the
+device alone, because a library chooses its algorithm by the number of matrices: so the numbers of an agent do not depend on how
+many others there are. The last group is filled up with copies of the last agent, which are no part of any result.
+
+Letters: P agents (with the copies), E environments of an agent, R = P * E rows, T steps, B = T * E samples of an agent, D
+observation features, N outputs of the policy.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpuvec.errors import StateError
+from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
+from gpuvec.learners.cuda_graphs.graph import capture
+from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
+from gpuvec.learners.estimators.advantage import AdvantageEstimator
+from gpuvec.learners.population.agent_metrics import EPISODE_METRICS, METRICS
+from gpuvec.learners.population.agent_state import AgentState, select_leading
+from gpuvec.learners.population.batched_update import BatchedUpdate
+from gpuvec.learners.population.environment import make_population_env, row_streams, select_rows
+from gpuvec.learners.population.memory import agent_bytes, require_population_memory
+from gpuvec.learners.population.parameters import ParameterLayout
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.stacked_networks import StackedNetworks
+from gpuvec.learners.ppo import PPO
+from gpuvec.learners.sampling.sampler import ActionSample, Sampler
+from gpuvec.learners.seeds import ACTIONS, stream_seed
+
+GROUP_SIZES = {"cpu": 4, "cuda": 256}
+"""The number of agents whose matrix products are one operation, by the kind of the device."""
+
+
+class BatchedPopulation:
+    """A population that learns.
+
+    Args:
+        args: the settings, resolved.
+        group_size: the number of agents whose matrix products are one operation; None for that of the device.
+
+    Raises:
+        ValueError: an environment that a population does not support.
+        OutOfMemoryError: the agents do not fit into the memory that is free.
+    """
+
+    name = "batched operations"
+    """What trains, for messages."""
+
+    def __init__(self, args: PopulationArgs, group_size: int | None = None) -> None:
+        self.args, self.iteration = args, 0
+        device = args.base.device
+        size = group_size or GROUP_SIZES[device.partition(":")[0]]
+        num_agents = -(-args.num_agents // size) * size
+        self._agents = [min(k, args.num_agents - 1) for k in range(num_agents)]  # those of the groups
+        padded = args.select(self._agents)
+        self.env = make_population_env(padded)
+        self._num_envs = self.env.num_envs // num_agents
+        spaces = self.env.single_observation_space, self.env.single_action_space
+        self.network = PPO.make_network(args.base, *spaces)
+        """The network of an agent, on the CPU, with any parameters."""
+        features, action_size = (math.prod(space.shape or ()) for space in spaces)
+        num_floats = ParameterLayout(self.network).num_floats
+        require_population_memory(args, agent_bytes(args, num_floats, features, action_size))
+        self.state = AgentState(padded, self.network)
+        groups = [slice(k, k + size) for k in range(0, num_agents, size)]
+        self._networks = StackedNetworks(self.network, self.state, groups, args.base.activation, device)
+        self._allocate(padded)
+        self._rollout.reset(row_streams(padded))  # type: ignore[arg-type]  # any seed of `VectorEnv.reset`
+        self._run = self._iterate
+
+    def _allocate(self, padded: PopulationArgs) -> None:
+        """Allocates what an iteration writes."""
+        base, device = padded.base, padded.base.device
+        self._rollout = EnvRollout(self.env, base.num_steps, device)
+        self._rows = self._rollout.rows(AgentSubset(None, None))
+        action = self.network.policy(self._rows.obs[0].cpu()).mode().to(device)
+        T, R = self._rows.reward.shape
+        self._action = action.new_zeros((T, *action.shape))
+        self._log_prob, self._final_value = torch.zeros(2, T, R, device=device)
+        self._value = torch.zeros(T + 1, R, device=device)
+        self._entropy = torch.zeros(R, device=device)  # of the policy in the last step
+        self._sampler = Sampler(device, [stream_seed(seed, ACTIONS) for seed in padded.seeds])
+        self._advantage = AdvantageEstimator(device, base.gamma, base.gae_lambda)
+        self._update = BatchedUpdate(padded, self._networks, self.state)
+        self._metrics = torch.zeros(len(METRICS), padded.num_agents, device=device)
+
+    def close(self) -> None:
+        """Frees the environment."""
+        self.env.close()
+
+    def capture(self) -> None:
+        """Captures an iteration as a CUDA graph; the state is restored afterwards."""
+        saved = self.state_dict()
+
+        def kernel_version() -> int:
+            return int(self.env.unwrapped.kernel_version)
+
+        self._run = capture(self._iterate, self.args.base.device, (), kernel_version)
+        self.load_state_dict(saved)
+
+    def advance(self, iterations: int) -> Tensor:
+        """Runs iterations, on a GPU asynchronously, and returns their `METRICS`, (iterations, metrics, P) float32.
+
+        Args:
+            iterations: the number of iterations.
+        """
+        base, results = self.args.base, []
+        for _ in range(iterations):
+            decay = 1.0 - self.iteration / base.iterations if base.anneal_lr else 1.0
+            self._update.learning_rate_decay.fill_(decay)
+            self._run()
+            results.append(self._metrics[:, : self.args.num_agents].clone())
+            self.iteration += 1
+        return torch.stack(results)
+
+    def _iterate(self) -> None:
+        """Runs one iteration."""
+        self._collect()
+        advantage, target = self._estimate()
+        samples = {
+            "obs": self._rows.obs[:-1], "action": self._action, "log_prob": self._log_prob, "value": self._value[:-1],
+            "advantage": advantage, "target": target,
+        }  # fmt: skip
+        by_agent = {name: self._by_agent(x).flatten(0, 1) for name, x in samples.items()}
+        self._metrics[len(EPISODE_METRICS) :] = self._update(by_agent)
+
+    def _by_agent(self, x: Tensor) -> Tensor:
+        """Returns the rows (T, R, ...) of a rollout as samples (P, T * E, ...)."""
+        return x.view(len(x), -1, self._num_envs, *x.shape[2:]).transpose(0, 1).flatten(1, 2)
+
+    def _by_row(self, x: Tensor) -> Tensor:
+        """Returns samples (P, T * E) as rows (T, R); the inverse of `_by_agent`."""
+        return x.view(len(x), -1, self._num_envs).transpose(0, 1).flatten(1, 2)
+
+    @torch.no_grad()
+    def _collect(self) -> None:
+        """Runs T steps of each environment."""
+        rollout, networks = self._rollout, self._networks
+        rollout.begin_rollout()
+        for t in range(self.args.base.num_steps):
+            obs = self._rows.obs[t].unflatten(0, (-1, self._num_envs))
+            policy = networks.row_policy(networks.outputs(obs))
+            sample = ActionSample(self._action[t], self._log_prob[t], self._entropy)
+            policy.draw(self._sampler, self.state.num_rollouts, t, sample)
+            rollout.step(t, networks.control(self._action[t]))
+        self.state.num_rollouts.add_(1)
+        finite = self._rows.reward.isfinite() & self._log_prob.isfinite()
+        self.state.stop(~self._by_agent(finite).all(1), 1)
+
+    @torch.no_grad()
+    def _estimate(self) -> tuple[Tensor, Tensor]:
+        """Computes advantages and targets, (T, R), and writes the metrics of the episodes."""
+        rows, settings = self._rows, self.state.settings
+        self._value.copy_(self._by_row(self._networks.values(self._by_agent(rows.obs))))
+        self._compute_final_values()
+        scale = settings["reward_scale"].float().repeat_interleave(self._num_envs)
+        discount = settings["gamma"]
+        factors = torch.stack([discount, discount * settings["gae_lambda"]], 1).float()
+        inputs = rows.reward * scale, self._value, self._final_value, rows.terminated, rows.ended
+        advantage, target = self._advantage(*inputs, factors=factors)
+        finite = self._value[:-1].isfinite() & advantage.isfinite()
+        self.state.stop(~self._by_agent(finite).all(1), 2)
+        episodes, returns, lengths = (
+            x.unflatten(0, (-1, self._num_envs)).sum(1) for x in self.state.episodes.add_rows(rows.reward, rows.ended)
+        )
+        last_return = self.state.episodes.last_return.unflatten(0, (-1, self._num_envs)).mean(1)
+        self._metrics[: len(EPISODE_METRICS)] = torch.stack([episodes, returns / episodes, lengths / episodes, last_return])
+        return advantage, target
+
+    def _compute_final_values(self) -> None:
+        """Computes V of the final observations of truncated episodes; each pass takes one of each row."""
+        rows = self._rows
+        truncated = rows.ended & ~rows.terminated
+        for _ in range(self._rollout.max_truncations):
+            step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
+            obs = rows.final_obs.gather(0, step.unsqueeze(-1).expand(-1, -1, rows.final_obs.shape[-1])).squeeze(0)
+            value = self._networks.values(obs.unflatten(0, (-1, self._num_envs))).flatten()
+            self._final_value.scatter_(0, step, value.unsqueeze(0))
+            truncated = truncated.scatter(0, step, False)
+
+    def _all_tensors(self) -> dict[str, Any]:
+        return {**self.state.tensors(), **self._rollout.state_tensors()}
+
+    def tensors(self) -> dict[str, Any]:
+        """Returns copies of all tensors that the next iteration depends on, without those of the environment."""
+        P, E = self.args.num_agents, self._num_envs
+        groups = len(self._agents)
+        return clone_tensors(select_leading(self._all_tensors(), {groups * E: range(P * E), groups: range(P)}))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that the next iteration depends on: copies of `tensors`, the environment and the iteration."""
+        rows = range(self.args.num_agents * self._num_envs)
+        env = select_rows(self.env, self.env.state_dict(), rows)
+        return {"tensors": self.tensors(), "env": env, "iteration": self.iteration}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continues from the moment at which `state_dict` was called.
+
+        Args:
+            saved: its result, of a population with the same number of agents, networks and environment.
+
+        Raises:
+            StateError: a state of another population.
+        """
+        P, E = self.args.num_agents, self._num_envs
+        if not isinstance(saved, Mapping) or saved.keys() != {"tensors", "env", "iteration"}:
+            raise StateError("this is no state of a population.")
+        num_agents = len(saved["tensors"]["stopped_at"])
+        if num_agents != P or saved["env"]["seed"] != row_streams(self.args).seeds:
+            seeds = reprlib.repr(tuple(dict.fromkeys(saved["env"]["seed"])))
+            raise StateError(
+                f"this state is of {num_agents} agents with the seeds {seeds}; this population has {P} agents with "
+                f"{reprlib.repr(self.args.seeds)} and {E} environments each."
+            )
+        rows = [k * E + e for k in self._agents for e in range(E)]
+        expanded = select_leading(saved["tensors"], {P * E: rows, P: self._agents})
+        copy_into(self._all_tensors(), expanded)
+        self.env.load_state_dict(select_rows(self.env, saved["env"], rows))
+        self.iteration = saved["iteration"]
+
+    def set_settings(self, name: str, values: Sequence[float]) -> None:
+        """Changes a setting of all agents for the iterations that follow.
+
+        Args:
+            name: one of `AGENT_SETTINGS`.
+            values: P values.
+        """
+        values = [values[k] for k in self._agents]
+        self.state.settings[name].copy_(torch.tensor(values, dtype=torch.float64))
+
+    def copy_learned(self, source: Sequence[int]) -> None:
+        """Gives each agent the parameters and the moments of another one; settings and environments do not change.
+
+        Args:
+            source: P numbers of agents; the own number for an agent that keeps what it has.
+        """
+        index = [source[k] for k in self._agents]
+        self.state.copy_learned(torch.tensor(index, device=self.args.base.device))

@@ -1,0 +1,89 @@
+"""The environment of a population: one vector environment, of which each agent has as many adjacent rows.
+
+Letters: P agents, E environments of an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent, make_env
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.vector.reset_arguments import RowStreams
+
+
+def make_population_env(args: PopulationArgs) -> TrainingEnv:
+    """Returns the environment of a population, with P * E rows.
+
+    Args:
+        args: the settings, resolved.
+
+    Raises:
+        ValueError: an environment that a population does not support.
+        GpuvecError: as `VectorEnv`, for example for a parameter that shapes the environment and cannot differ between rows.
+    """
+    base, num_envs = args.base, args.base.num_envs
+    assert num_envs is not None, "the settings are resolved"
+    if "per_env" in base.params:
+        raise ValueError("base.params has per_env, which a population sets itself: give values of each agent in `params`.")
+    params = {**base.params, **{name: np.repeat(column, num_envs).tolist() for name, column in args.params.items()}}
+    env = make_env(
+        base.env, args.num_agents * num_envs, {**params, "per_env": tuple(args.params)},
+        device=base.device, output="torch", autoreset_mode="SameStep", buffers=1, backend=base.backend,
+    )  # fmt: skip
+    try:
+        _require_supported(env, base.env)
+    except ValueError:
+        env.close()
+        raise
+    return env
+
+
+def _require_supported(env: TrainingEnv, name: str) -> None:
+    """Raises ValueError for an environment that a population does not support."""
+    reason = ""
+    if is_multi_agent(env):
+        reason = "has many agents"
+    elif env.action_mask_shape is not None:
+        reason = "has an action mask"
+    elif critic_space_of_agent(env) is not None:
+        reason = "has observations of a critic"
+    if reason:
+        raise ValueError(f"{name} {reason}, which a population does not support: train one policy, without --population.")
+    if len(env.single_observation_space.shape or ()) != 1:
+        raise ValueError(
+            f"the observation space of {name} is {env.single_observation_space}, and a population takes observations of shape "
+            "(D,): train one policy, without --population."
+        )
+
+
+def row_streams(args: PopulationArgs) -> RowStreams:
+    """Returns the random-number streams of the rows: row e of agent k draws as row e of a training with the seed of agent k.
+
+    Args:
+        args: the settings, resolved.
+    """
+    num_envs = args.base.num_envs or 1
+    return RowStreams(
+        [seed for seed in args.seeds for _ in range(num_envs)], list(range(num_envs)) * args.num_agents
+    )  # fmt: skip
+
+
+def select_rows(env: TrainingEnv, saved: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
+    """Returns the state of some rows of an environment, as a state of an environment that has these rows alone.
+
+    Args:
+        env: the environment.
+        saved: the result of its `state_dict`.
+        rows: the numbers of the rows.
+    """
+    buffers = env.unwrapped.simulation.layout.persistent
+    index = torch.tensor(rows)
+    selected = {
+        name: x[index.to(x.device)] if buffers[name].rows == "env" else x.clone() for name, x in saved["buffers"].items()
+    }
+    return {"buffers": selected, "seed": [saved["seed"][row] for row in rows]}
