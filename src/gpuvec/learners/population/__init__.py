@@ -3,7 +3,7 @@
 Importing this package imports no torch::
 
     from gpuvec.learners.population.population_args import PopulationArgs
-    from gpuvec.learners.population.training import train_population
+    from gpuvec.learners.population.population_training import train_population
 
     args = PopulationArgs(base=PPOArgs(env="gpuvec/CartPole-v1", num_envs=4, num_steps=128), num_agents=64)
     result = train_population(args)
@@ -11,7 +11,11 @@ Importing this package imports no torch::
 The modules::
 
     population_args     the settings of a population
-    training            the loop of a training, and its result
+    population_training the loop of a training
+    population_result   its result: the numbers of all agents, and their policies
+    population_history  the numbers of all agents, and their file
+    population_folder   the folder of a population
+    paths               the choice of what trains a population
     batched             the training by torch operations over all agents
     agent_state         what the next iteration of each agent depends on
     stacked_networks    the networks of all agents

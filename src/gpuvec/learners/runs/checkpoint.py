@@ -177,15 +177,30 @@ def _load_file(file: IO[bytes], path: Path) -> dict[str, Any]:
     """Reads and checks the checkpoint in an open file, whose `path` is for messages."""
     hint = _previous_hint(path)
     try:
-        _require_stored_archive(file)
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason[:300]}{hint}") from error
+        checkpoint = load_tensors(file)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}{hint}") from error
     try:
         return require_checkpoint(checkpoint)
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be used as a checkpoint: {error}{hint}") from error
+
+
+def load_tensors(file: IO[bytes]) -> Any:
+    """Reads what torch.save wrote to a file: tensors on the CPU, numbers, text and their containers. Nothing is executed.
+
+    Args:
+        file: an open file that anybody may have written.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    try:
+        _require_stored_archive(file)
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(reason[:300]) from error
 
 
 def _require_stored_archive(file: IO[bytes]) -> None:

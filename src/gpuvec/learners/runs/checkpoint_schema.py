@@ -66,12 +66,12 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
     require_keys(require_mapping(checkpoint["generators"], "generators"), tuple(policies), "generators", exact=True)
     for role, state in checkpoint["generators"].items():
         _require_generator(state, f"generators.{role}")
-    _require_tensors(policies, "policies")
-    _require_tensors(require_mapping(checkpoint["env"], "env"), "env", allow_numbers=True)
+    require_tensors(policies, "policies")
+    require_tensors(require_mapping(checkpoint["env"], "env"), "env", allow_numbers=True)
     for name in ("obs", "episode_start", *optional_keys):
         value = checkpoint[name]
         if name in ROLE_KEYS and isinstance(value, Mapping):
-            _require_tensors(value, name)
+            require_tensors(value, name)
         else:
             _require_tensor(value, name)
     for role in settings:
@@ -135,7 +135,7 @@ def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str,
         return
     replay = require_mapping(policy["replay"], "replay")
     require_keys(replay, ("reward", "position", "size"), "replay", exact=False)
-    _require_tensors(replay, "replay")
+    require_tensors(replay, "replay")
     reward = replay["reward"]
     num_steps, num_rows = reward.shape if reward.dim() == 2 else (0, 0)
     buffer_size = getattr(args, "buffer_size", 0)
@@ -158,10 +158,17 @@ def _require_generator(state: object, path: str) -> None:
             raise CheckpointError(f"{path} is not the state of a generator: {_first_line(error)}") from error
 
 
-def _require_tensors(values: Mapping[Any, Any], path: str, depth: int = 1, allow_numbers: bool = False) -> None:
-    """Raises CheckpointError unless all leaves of nested mappings are tensors, or also numbers and lists of numbers.
+def require_tensors(values: Mapping[Any, Any], path: str, depth: int = 1, allow_numbers: bool = False) -> None:
+    """Checks that all leaves of nested mappings are tensors, or also numbers and lists of numbers.
 
-    Numbers are allowed in the state of an environment, which checks them itself.
+    Args:
+        values: what the file contained.
+        path: the name of this part in the file, for messages.
+        depth: of this mapping among the nested ones.
+        allow_numbers: whether numbers are allowed, as in the state of an environment, which checks them itself.
+
+    Raises:
+        CheckpointError: a leaf is something else.
     """
     if depth > MAX_DEPTH:
         raise CheckpointError(f"{path[:60]}... is nested too deeply, in more than {MAX_DEPTH} mappings.")
@@ -169,7 +176,7 @@ def _require_tensors(values: Mapping[Any, Any], path: str, depth: int = 1, allow
         if not isinstance(name, str):
             raise CheckpointError(f"the keys of {path} must be strings, got {reprlib.repr(name)}.")
         if isinstance(value, dict):
-            _require_tensors(value, f"{path}.{name}", depth + 1, allow_numbers)
+            require_tensors(value, f"{path}.{name}", depth + 1, allow_numbers)
         elif not (allow_numbers and all(map(_is_number, value if isinstance(value, list) else [value]))):
             _require_tensor(value, f"{path}.{name}")
 

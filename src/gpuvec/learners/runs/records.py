@@ -1,4 +1,4 @@
-"""Names and contents of the JSON files in a run folder."""
+"""Names of the files in a run folder, and the contents of those in JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SETTINGS, VERSIONS, METRICS, RESULT = "args.json", "versions.json", "metrics.jsonl", "result.json"
+POPULATION, POPULATION_HISTORY, POPULATION_STATE = "population.json", "population.npz", "population.pt"
 MAX_RECORD_BYTES = 1 << 20  # the size up to which these files are read, metrics excepted
 
 

@@ -74,8 +74,7 @@ class RunWriter:
         Raises:
             RunWriteError: a file cannot be written.
         """
-        env = re.sub(r"[^\w.-]+", "-", args["env"])
-        path = _create_folder(Path(runs) / f"{env}__{algorithm}__{args['seed']}__{time.strftime('%Y%m%d-%H%M%S')}")
+        path = create_run_folder(runs, args["env"], algorithm, args["seed"])
         folder = RunFolder(path)
         try:
             folder.write(VERSIONS, to_json(collect_versions()))
@@ -185,8 +184,18 @@ def git_commit() -> str | None:
     return head and head + ("-dirty" if changes else "")
 
 
-def _create_folder(path: Path) -> Path:
-    """Creates `path`, or the first of path-2, path-3, ... that does not exist, because runs may start in the same second."""
+def create_run_folder(runs: Path | str, env: str, algorithm: str, seed: int) -> Path:
+    """Creates the folder <env>__<algorithm>__<seed>__<time>, or the first of <...>-2, <...>-3, ... that does not exist.
+
+    Args:
+        runs: the path of the folder in which it is created.
+        env: the id of the environment.
+        algorithm: the name of the algorithm.
+        seed: the seed of the training.
+    """
+    env_name = re.sub(r"[^\w.-]+", "-", env)
+    path = Path(runs) / f"{env_name}__{algorithm}__{seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    # Runs may start in the same second.
     for attempt in range(1, 1000):
         candidate = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
         try:

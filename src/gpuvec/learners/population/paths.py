@@ -1,0 +1,78 @@
+"""The choice of what trains a population."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from gpuvec.learners.population.batched import BatchedPopulation
+from gpuvec.learners.population.population_args import PopulationArgs
+
+logger = logging.getLogger(__name__)
+
+
+class PopulationPath(Protocol):
+    """A population that learns."""
+
+    name: str
+    """What trains it, for messages."""
+    args: PopulationArgs
+    """The settings, resolved."""
+    iteration: int
+    """The number of finished iterations."""
+
+    def capture(self) -> None:
+        """Prepares launches on a GPU; the state is the same afterwards."""
+
+    def advance(self, iterations: int) -> Tensor:
+        """Runs iterations, on a GPU asynchronously, and returns their `METRICS`, (iterations, metrics, P) float32.
+
+        Args:
+            iterations: the number of iterations.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of all that the next iteration depends on; see `BatchedPopulation.tensors`."""
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continues from the moment at which `state_dict` was called.
+
+        Args:
+            saved: its result, of a population with the same seeds, networks and environment.
+        """
+
+    def set_settings(self, name: str, values: Sequence[float]) -> None:
+        """Changes a setting of all agents for the iterations that follow.
+
+        Args:
+            name: one of `AGENT_SETTINGS`.
+            values: P values.
+        """
+
+    def copy_learned(self, source: Sequence[int]) -> None:
+        """Gives each agent the parameters and the moments of another one; settings and environments do not change.
+
+        Args:
+            source: P numbers of agents; the own number for an agent that keeps what it has.
+        """
+
+    def close(self) -> None:
+        """Frees the environment."""
+
+
+def make_population(args: PopulationArgs) -> PopulationPath:
+    """Returns a population that is ready to learn, and logs what trains it.
+
+    Args:
+        args: the settings, resolved.
+
+    Raises:
+        ValueError: an environment that a population does not support.
+        OutOfMemoryError: the agents do not fit into the memory that is free.
+    """
+    population = BatchedPopulation(args)
+    logger.info("%d agents are trained by %s.", args.num_agents, population.name)
+    return population

@@ -1,0 +1,157 @@
+"""The folder of a population.
+
+The files of the folder::
+
+    runs/<env>__population__<seed>__<time>/
+        population.json    the settings that all agents share, their number, and what trained them
+        versions.json      packages, Python, platform, and the commit if gpuvec runs from a checkout
+        population.npz     the numbers of all agents over the training, their seeds and the settings in which they differ
+        population.pt      the state from which the training continues
+        best-<rank>__ppo__<seed>/    the run folder of an agent: a checkpoint, its settings and its metrics
+        lock               locked by the process that writes to the folder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from gpuvec.errors import CheckpointError
+from gpuvec.learners.algorithms import args_from_dict, args_to_dict
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_history import (
+    PopulationHistory,
+    history_to_npz,
+    read_population_history,
+)
+from gpuvec.learners.population.population_result import PopulationResult
+from gpuvec.learners.runs.checkpoint import load_tensors
+from gpuvec.learners.runs.checkpoint_schema import require_tensors
+from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_settings
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.records import POPULATION, POPULATION_HISTORY, POPULATION_STATE, VERSIONS, to_json
+from gpuvec.learners.runs.run_writer import RunWriter, collect_versions, create_run_folder
+
+
+def save_population(runs: Path | str, result: PopulationResult, num_best: int = 1) -> Path:
+    """Writes the folder of a population, and returns its path.
+
+    Args:
+        runs: the folder in which the folder is created.
+        result: the result of the training.
+        num_best: the number of the best agents that get a run folder.
+
+    Raises:
+        RunWriteError: a file cannot be written.
+    """
+    base = result.args.base
+    path = create_run_folder(runs, base.env, "population", base.seed)
+    with RunFolder(path) as folder:
+        folder.lock()
+        folder.write(VERSIONS, to_json(collect_versions()))
+        record = {"base": args_to_dict(base), "num_agents": result.args.num_agents, "trained_by": result.path}
+        folder.write(POPULATION, to_json(record))
+        folder.write(POPULATION_HISTORY, history_to_npz(result.history))
+        with folder.open_replacement(POPULATION_STATE) as file:
+            torch.save(dict(result.state), file)
+        for rank, k in enumerate(result.best(num_best), 1):
+            save_agent(path / f"best-{rank}__ppo__{result.args.seeds[k]}", result, k)
+    return path
+
+
+def save_agent(path: Path, result: PopulationResult, k: int) -> None:
+    """Writes the run folder of an agent, which `gpuvec eval`, `watch`, `export`, `plot` and `resume` take.
+
+    Args:
+        path: the path of the folder, which is created.
+        result: the result of the training.
+        k: the number of the agent.
+
+    Raises:
+        RunWriteError: a file cannot be written.
+    """
+    path.mkdir()
+    folder = RunFolder(path)
+    folder.write(VERSIONS, to_json(collect_versions()))
+    with closing(RunWriter(folder, asdict(result.args.agent(k)))) as writer:
+        for metrics in metrics_of_agent(result.history, k, result.args.base.steps_per_iteration):
+            writer.log(metrics)
+        writer.save(result.checkpoint(k))
+
+
+def metrics_of_agent(history: PopulationHistory, k: int, steps_per_iteration: int) -> Iterator[dict[str, float]]:
+    """Yields the metrics of an agent in each iteration, as those of a single training.
+
+    Args:
+        history: the numbers of all agents.
+        k: the number of the agent.
+        steps_per_iteration: environment steps of an agent in an iteration.
+    """
+    seconds_before = 0.0
+    for i, (steps, seconds) in enumerate(zip(history.steps.tolist(), history.seconds.tolist(), strict=True)):
+        progress = {"iteration": steps // steps_per_iteration, "steps": steps, "seconds": seconds}
+        progress["steps_per_second"] = steps_per_iteration / max(seconds - seconds_before, 1e-9)
+        seconds_before = seconds
+        yield {**progress, **{name: float(column[i, k]) for name, column in history.metrics.items()}}
+
+
+class SavedPopulation(NamedTuple):
+    """What the folder of a population has."""
+
+    args: PopulationArgs
+    history: PopulationHistory
+    state: dict[str, Any]
+
+
+def load_population(path: Path | str) -> SavedPopulation:
+    """Reads the folder of a population, which anybody may have written: nothing in it is executed.
+
+    Args:
+        path: the path of the folder.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it is not that of a population.
+        CheckpointError: a file is damaged.
+    """
+    with RunFolder(path) as folder:
+        base, history = read_population_history(folder)
+        if base.get("algorithm") != "ppo":
+            raise CheckpointError(f"{folder.path / POPULATION} is not of a population that learns by PPO.")
+        with folder.open(POPULATION_STATE) as file:
+            try:
+                state = _require_state(load_tensors(file))
+                require_settings(base, "base")
+                args = _population_args(base, history)
+            except (CheckpointError, ValueError) as error:
+                raise CheckpointError(f"{folder.path / POPULATION_STATE} cannot be used: {error}") from error
+    return SavedPopulation(args, history, state)
+
+
+def _population_args(base: dict[str, Any], history: PopulationHistory) -> PopulationArgs:
+    # JSON has lists in place of tuples.
+    args = args_from_dict({name: tuple(value) if isinstance(value, list) else value for name, value in base.items()})
+    assert isinstance(args, PPOArgs), "the algorithm is PPO"
+    columns = ({name: column.tolist() for name, column in group.items()} for group in (history.settings, history.params))
+    return PopulationArgs(args, history.num_agents, tuple(history.seeds.tolist()), *columns)
+
+
+def _require_state(state: object) -> dict[str, Any]:
+    """Returns the same object; raises CheckpointError unless it has the parts of a state."""
+    parts = require_mapping(state, "the state")
+    require_keys(parts, ("tensors", "env", "iteration"), "", exact=True)
+    require_tensors(require_mapping(parts["tensors"], "tensors"), "tensors")
+    require_keys(parts["tensors"], ("stopped_at", "parameters"), "tensors", exact=False)
+    require_keys(require_mapping(parts["env"], "env"), ("buffers", "seed"), "env", exact=True)
+    require_tensors(require_mapping(parts["env"]["buffers"], "env.buffers"), "env.buffers")
+    seeds, iteration = parts["env"]["seed"], parts["iteration"]
+    if not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds):
+        raise CheckpointError("env.seed must be a list of integers.")
+    if not isinstance(iteration, int) or iteration < 0:
+        raise CheckpointError("iteration must be an integer of at least 0.")
+    return dict(parts)

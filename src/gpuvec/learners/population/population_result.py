@@ -1,0 +1,103 @@
+"""The result of a population: its numbers, and its policies as ordinary networks and checkpoints.
+
+Letters: P agents, E environments of an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gpuvec.learners.algorithms import ALL, args_to_dict
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.environments import TrainingEnv, make_env
+from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.population.environment import select_rows
+from gpuvec.learners.population.parameters import load_network
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_history import PopulationHistory
+from gpuvec.learners.ppo import PPO
+from gpuvec.learners.training import make_learner
+
+
+class PopulationResult(NamedTuple):
+    """The result of `train_population`."""
+
+    args: PopulationArgs
+    """The settings, resolved."""
+    history: PopulationHistory
+    """The numbers of all agents over the training."""
+    state: Mapping[str, Any]
+    """All that the next iteration depends on, from which `train_population` continues."""
+    path: str
+    """What trained the population."""
+
+    def best(self, count: int) -> list[int]:
+        """Returns the numbers of the agents with the highest final returns, the best first.
+
+        Args:
+            count: the largest number of agents; agents that were stopped are left out.
+        """
+        return [k for k in self.history.ranking()[:count] if self.history.stopped_at[k] < 0]
+
+    def policy(self, k: int) -> ActorCritic:
+        """Returns the policy and the value function of agent `k` as the network of a single training.
+
+        Args:
+            k: the number of the agent.
+
+        Raises:
+            IndexError: there is no such agent.
+        """
+        self._require_agent(k)
+        with closing(_single_env(self.args.agent(k))) as env:
+            network = PPO.make_network(self.args.base, env.single_observation_space, env.single_action_space)
+        network.to(self.args.base.device)
+        load_network(network, self.state["tensors"]["parameters"], k)
+        return network
+
+    def checkpoint(self, k: int) -> dict[str, Any]:
+        """Returns the checkpoint of a single training with the settings of agent `k`, in the state of the agent.
+
+        It can be evaluated, exported and continued as any other. A training that continues from it draws the orders of samples
+        that a single training draws, so that its numbers are others than those of the population.
+
+        Args:
+            k: the number of the agent.
+
+        Raises:
+            IndexError: there is no such agent.
+        """
+        self._require_agent(k)
+        args, tensors = self.args.agent(k), self.state["tensors"]
+        num_envs = args.num_envs or 1
+        rows = slice(k * num_envs, (k + 1) * num_envs)
+        with closing(_single_env(args)) as env:
+            checkpoint = make_learner(replace(args, fused=False), env).state_dict()
+            checkpoint["env"] = select_rows(env, self.state["env"], range(rows.start, rows.stop))
+        policy = checkpoint["policies"][ALL]
+        moments = {"exp_avg": tensors["exp_avg"], "exp_avg_sq": tensors["exp_avg_sq"]}
+        for name in policy["network"]:
+            policy["network"][name] = tensors["parameters"][name][k].clone()
+            own = {moment: x[name][k].clone() for moment, x in moments.items()}
+            policy["optimizer"][name] = {"step": tensors["adam_step"][k].clone(), **own}
+        policy["episodes"] = {name: x[rows].clone() for name, x in tensors["episodes"].items()}
+        policy["num_rollouts"] = tensors["num_rollouts"].clone()
+        checkpoint |= {name: tensors[name][rows].clone() for name in ("obs", "episode_start")}
+        checkpoint |= {"iteration": self.state["iteration"], "seconds": float(self.history.seconds[-1])}
+        checkpoint["args"] = {ALL: args_to_dict(args)}
+        return checkpoint
+
+    def _require_agent(self, k: int) -> None:
+        if not 0 <= k < self.args.num_agents:
+            raise IndexError(f"there is no agent {k}: the population has agents 0 to {self.args.num_agents - 1}.")
+
+
+def _single_env(args: PPOArgs) -> TrainingEnv:
+    """Returns the environment of a single training with the settings `args`."""
+    return make_env(
+        args.env, args.num_envs or 1, args.params,
+        device=args.device, output="torch", autoreset_mode="SameStep", buffers=1, backend=args.backend,
+    )  # fmt: skip

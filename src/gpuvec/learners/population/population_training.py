@@ -1,0 +1,126 @@
+"""The loop of the training of a population: launches of iterations, whose numbers are read between them.
+
+Letters: P agents.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.engine.backends.device import parse_device
+from gpuvec.learners.cuda_graphs.settings import torch_settings
+from gpuvec.learners.population.agent_metrics import METRICS
+from gpuvec.learners.population.paths import PopulationPath, make_population
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_history import PopulationHistory
+from gpuvec.learners.population.population_result import PopulationResult
+from gpuvec.learners.wait_reports import OnPhase, phase
+
+ITERATIONS_PER_LAUNCH = {"cpu": 1, "cuda": 8}
+"""The number of iterations between two reads of the numbers, by the kind of the device."""
+
+OnLaunch = Callable[[PopulationPath, NDArray[np.float32]], None]
+"""Called with the population and the numbers of the last launch, (iterations, metrics, P)."""
+
+
+class HistoryRecorder:
+    """Collects the numbers of a population over its launches.
+
+    Args:
+        args: the settings, resolved.
+        first_iteration: the iteration after which the training continues; 0 for a new one.
+    """
+
+    def __init__(self, args: PopulationArgs, first_iteration: int = 0) -> None:
+        self._args, self._first_iteration = args, first_iteration
+        self._results: list[NDArray[np.float32]] = []
+        self._seconds: list[float] = []
+        self._begin = self._last = time.perf_counter()
+
+    def add(self, results: NDArray[np.float32]) -> None:
+        """Adds the numbers of a launch, whose time is divided equally among its iterations.
+
+        Args:
+            results: (I, M, P): the M metrics in the I iterations of the launch.
+        """
+        now = time.perf_counter()
+        seconds = np.linspace(self._last, now, len(results) + 1)[1:] - self._begin
+        self._seconds += seconds.tolist()
+        self._results.append(results)
+        self._last = now
+
+    @property
+    def seconds(self) -> float:
+        """The time of all launches so far."""
+        return self._last - self._begin
+
+    def history(self, state: Mapping[str, Any]) -> PopulationHistory:
+        """Returns the history.
+
+        Args:
+            state: the result of `state_dict` of the population.
+        """
+        args, tensors = self._args, state["tensors"]
+        results = np.concatenate(self._results) if self._results else np.zeros((0, len(METRICS), args.num_agents), np.float32)
+        iterations = self._first_iteration + 1 + np.arange(len(results))
+        return PopulationHistory(
+            steps=iterations * args.base.steps_per_iteration,
+            seconds=np.array(self._seconds),
+            metrics={name: np.ascontiguousarray(results[:, m]) for m, name in enumerate(METRICS)},
+            seeds=np.array(args.seeds, np.int64),
+            settings={name: tensors["settings"][name].cpu().numpy() for name in args.settings},
+            params={name: np.array(column, np.float64) for name, column in args.params.items()},
+            stopped_at=tensors["stopped_at"].cpu().numpy(),
+            fault=tensors["fault"].cpu().numpy(),
+        )
+
+
+def train_population(
+    args: PopulationArgs,
+    on_launch: OnLaunch | None = None,
+    state: Mapping[str, Any] | None = None,
+    on_phase: OnPhase | None = None,
+    iterations_per_launch: int | None = None,
+) -> PopulationResult:
+    """Trains all agents for `args.base.total_steps` steps each.
+
+    An agent has the same numbers for any number of other agents and any number of iterations in a launch.
+
+    Args:
+        args: the settings.
+        on_launch: called with the population and the numbers of each launch, (iterations, metrics, P), in their order. It may
+            change settings, and copy what agents learned, before the next launch.
+        state: `PopulationResult.state` or `PopulationPath.state_dict()`, from which the training continues bit for bit.
+        on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when the training begins to wait, and with "" when
+            the wait ends.
+        iterations_per_launch: the number of iterations between two calls of `on_launch`; None for that of the device.
+
+    Raises:
+        ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
+        OutOfMemoryError: the agents do not fit into the memory that is free.
+    """
+    device = str(parse_device(args.base.device))
+    args = args.resolved(device)
+    launch = iterations_per_launch or ITERATIONS_PER_LAUNCH[device.partition(":")[0]]
+    with torch_settings(device, args.base.threads), ExitStack() as stack:
+        with phase(on_phase, f"compiling {args.base.env}"):
+            population = stack.enter_context(closing(make_population(args)))
+            if state is not None:
+                population.load_state_dict(state)
+        if device != "cpu":
+            with phase(on_phase, "capturing CUDA graphs"):
+                population.capture()
+        recorder = HistoryRecorder(args, population.iteration)
+        while population.iteration < args.base.iterations:
+            results = population.advance(min(launch, args.base.iterations - population.iteration)).cpu().numpy()
+            recorder.add(results)
+            if on_launch is not None:
+                on_launch(population, results)
+        final_state = population.state_dict()
+        return PopulationResult(args, recorder.history(final_state), final_state, population.name)

@@ -1,0 +1,158 @@
+"""The result of a population: its numbers, its policies as ordinary checkpoints, and its folder."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.errors import CheckpointError  # imported after torch, which it needs
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_folder import load_population, save_population
+from gpuvec.learners.population.population_history import PopulationHistory, history_to_npz, read_history
+from gpuvec.learners.population.population_result import PopulationResult
+from gpuvec.learners.population.population_training import train_population
+from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.history import read_histories
+from gpuvec.learners.training import train
+
+BASE = PPOArgs(
+    env="gpuvec/CartPole-v1", device="cpu", num_envs=3, num_steps=16, num_iterations=6, num_minibatches=3, hidden=(16, 8),
+    params={"max_episode_steps": 5},
+)  # fmt: skip
+ARGS = PopulationArgs(BASE, 3, settings={"learning_rate": (1e-3, 1e-2, 1e-4), "gamma": (0.9, 0.99, 0.5)})
+
+
+@cache
+def trained() -> PopulationResult:
+    return train_population(ARGS)
+
+
+def history(returns: Any, stopped_at: Any = None) -> PopulationHistory:
+    """Returns a history with these returns, (I, P)."""
+    returns = np.array(returns, np.float32)
+    iterations, agents = returns.shape
+    stopped_at = np.full(agents, -1) if stopped_at is None else np.array(stopped_at)
+    names = trained().history.metrics
+    metrics = {name: returns if name == "return" else np.zeros_like(returns) for name in names}
+    steps = 10 * np.arange(1, iterations + 1)
+    return PopulationHistory(steps, steps / 100, metrics, np.arange(agents), {}, {}, stopped_at, np.where(stopped_at < 0, 0, 3))
+
+
+def test_the_final_return_is_the_mean_of_the_last_tenth_or_the_last_number() -> None:
+    nan = np.nan
+    returns = np.zeros((20, 5))
+    returns[-2:] = [[1, 2, nan, nan, 9], [3, nan, nan, nan, 9]]
+    returns[:, 3] = nan
+    returns[5, 2], returns[6:, 2] = 7.0, nan
+    result = history(returns, stopped_at=[-1, -1, -1, -1, 20])
+    np.testing.assert_array_equal(result.final_returns(), [2.0, 2.0, 7.0, nan, nan])
+    assert result.ranking() == [2, 0, 1, 3, 4]
+    assert result.fault_texts() == ["agent 4 was stopped in iteration 20: the gradient was not finite."]
+
+
+def test_the_history_has_the_numbers_of_each_launch() -> None:
+    launches: list[Any] = []
+    result = train_population(ARGS, lambda population, results: launches.append(results), iterations_per_launch=4)
+    assert [len(results) for results in launches] == [4, 2]
+    for m, column in enumerate(result.history.metrics.values()):
+        np.testing.assert_array_equal(column, np.concatenate(launches)[:, m])
+    assert result.history.steps.tolist() == [48 * i for i in range(1, 7)]
+    assert (np.diff(result.history.seconds) > 0).all()
+    for name, column in result.history.metrics.items():  # one iteration in a launch gives the same
+        np.testing.assert_array_equal(column, trained().history.metrics[name])
+
+
+def test_a_policy_is_the_network_of_its_agent_and_so_is_its_checkpoint(tmp_path: Path) -> None:
+    result = trained()
+    network = result.policy(1)
+    for name, p in network.named_parameters():
+        assert torch.equal(p, result.state["tensors"]["parameters"][name][1])
+    path = save_population(tmp_path, result, num_best=2)
+    folders = sorted(path.glob("best-*"))
+    assert [folder.name for folder in folders] == [
+        f"best-{i}__ppo__{result.args.seeds[k]}" for i, k in enumerate(result.best(2), 1)
+    ]
+    k = result.best(2)[0]
+    settings_of_agent, loaded = load_policy(load(folders[0]), "cpu")
+    settings: Any = {"episodes": 4, "seed": 3, "device": "cpu", "params": BASE.params}
+    assert settings_of_agent == result.args.agent(k)
+    assert torch.equal(evaluate(loaded, BASE.env, **settings), evaluate(result.policy(k), BASE.env, **settings))
+    histories, messages = read_histories([folders[0]], "return")
+    assert messages == []
+    np.testing.assert_array_equal(histories[0].columns["return"], result.history.metrics["return"][:, k])
+    assert histories[0].algorithm == "ppo"
+
+
+def test_a_single_training_continues_from_the_checkpoint_of_an_agent() -> None:
+    result = trained()
+    longer = replace(result.args.agent(2), total_steps=8 * 48)
+    continued = train(longer, checkpoint=result.checkpoint(2))
+    assert [row["iteration"] for row in continued.history] == [7, 8]
+    assert continued.checkpoint["policies"]["all"]["optimizer"]["body.actor.0.weight"]["step"] == 8 * 12
+
+
+def test_a_population_continues_bit_for_bit_from_its_folder(tmp_path: Path) -> None:
+    shorter = replace(ARGS, base=replace(BASE, anneal_lr=False, total_steps=3 * 48))
+    longer = replace(ARGS, base=replace(BASE, anneal_lr=False))
+    whole = train_population(longer)
+    saved = load_population(save_population(tmp_path, train_population(shorter)))
+    assert saved.args.seeds == ARGS.seeds
+    assert saved.args.settings == ARGS.settings
+    rest = train_population(replace(saved.args, base=replace(saved.args.base, total_steps=6 * 48)), state=saved.state)
+    for name, column in rest.history.metrics.items():
+        np.testing.assert_array_equal(column, whole.history.metrics[name][3:])
+    assert rest.history.steps.tolist() == [4 * 48, 5 * 48, 6 * 48]
+
+
+def test_the_file_of_a_history_has_all_numbers() -> None:
+    read = read_history(io.BytesIO(history_to_npz(trained().history)), "f").arrays()
+    for name, x in trained().history.arrays().items():
+        np.testing.assert_array_equal(read[name], x)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": np.zeros(2)}, "must have shape"),
+        ({"metric.return": np.zeros((6, 3), "U1")}, "must have shape"),
+        ({"fault": np.full(3, 9)}, "fault has a number that is not known"),
+        ({"steps": None}, "is not the history of a population: 'steps'"),
+        ({"metric.return": None}, "there is no metric return"),
+    ],
+)
+def test_a_damaged_history_is_refused(change: dict[str, Any], message: str) -> None:
+    arrays: dict[str, Any] = {name: x for name, x in {**trained().history.arrays(), **change}.items() if x is not None}
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    file.seek(0)
+    with pytest.raises(CheckpointError, match=message):
+        read_history(file, "f")
+    with pytest.raises(CheckpointError, match="f is damaged"):
+        read_history(io.BytesIO(file.getvalue()[:100]), "f")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("env"),
+        lambda state: state["tensors"].update(obs=3),
+        lambda state: state["env"].update(seed="x"),
+    ],
+)
+def test_a_damaged_state_is_refused(tmp_path: Path, change: Any) -> None:
+    path = save_population(tmp_path, trained())
+    state = torch.load(path / "population.pt", weights_only=True)
+    change(state)
+    torch.save(state, path / "population.pt")
+    with pytest.raises(CheckpointError, match=r"population\.pt"):
+        load_population(path)
