@@ -68,6 +68,7 @@ BENCHMARKS = (
     Benchmark("solve", 300, ("--parallel", "6", "--to", "{to}/solve.csv")),
     Benchmark("game_training", 300, ("--parallel", "6", "--to", "{to}/game_training.csv")),
     Benchmark("tag_training", 300),
+    Benchmark("live_view", 420),
     Benchmark("ratios", 10, folder="tools"),
 )
 

@@ -13,6 +13,7 @@
       StateError              a state that does not fit the environment               (ValueError)
         CheckpointError       a checkpoint or run folder that is damaged or refused    (ValueError)
       ReplayError             a replay that cannot be written, or is damaged          (ValueError)
+      ServerError             a port that cannot be used                              (OSError)
       RunInUseError           a run folder that another process is writing to          (RuntimeError)
       RunWriteError           a file of a run folder that cannot be written            (OSError)
       ExportError             an exported program that does not equal its network     (RuntimeError)
@@ -97,3 +98,7 @@ class CompilerWarning(UserWarning):
 
 class ReplayError(GpuvecError, ValueError):
     """A replay cannot be written, or a file is not a complete replay of this format."""
+
+
+class ServerError(GpuvecError, OSError):
+    """A server cannot listen on its port."""

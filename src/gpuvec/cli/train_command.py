@@ -21,11 +21,13 @@ from gpuvec.learners.runs.sinks import require_packages
 
 if TYPE_CHECKING:
     from gpuvec.learners.runs.run_writer import RunWriter
+    from gpuvec.replay.live.process import LiveSettings
 
 if TYPE_CHECKING:
     AlgorithmName = str
 else:  # the choices on the command line are the algorithms of the registry, which a type checker cannot evaluate
     AlgorithmName = Literal[tuple(ALGORITHMS)]
+MAX_WATCH_SECONDS = 1_000_000
 Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
 
 
@@ -36,6 +38,8 @@ def train(
     checkpoint_every: int = 50,
     log: Sinks = (),
     episodes: int = 100,
+    watch: float | None = None,
+    watch_rows: int = 4,
 ) -> int:
     """Train a policy, write a run folder, and evaluate the result.
 
@@ -49,8 +53,12 @@ def train(
         checkpoint_every: iterations between two checkpoints. There is always one at the end; the last two are kept.
         log: where metrics are sent, besides the file metrics.jsonl in the run folder.
         episodes: the number of episodes in the evaluation at the end, which takes the likeliest actions.
+        watch: seconds between two live replays, which a process of low priority records on the CPU; `gpuvec watch RUN --live`
+            shows them. Without it there are none.
+        watch_rows: the number of environments of a live replay.
     """
     require_positive(checkpoint_every, episodes)
+    live = live_settings(watch, watch_rows)
     require_packages(log)
     find_env_spec(settings.env)  # an unknown id fails here, before torch is imported
 
@@ -63,7 +71,11 @@ def train(
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     args = args_class(algorithm)(**{**values, "params": params}).resolved(str(parse_device(settings.device)))
     policies = dict.fromkeys(policy_roles(args.env, args.params, algorithm), args)
-    return run_training(policies, lambda: RunWriter.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes)
+
+    def open_run() -> RunWriter:
+        return RunWriter.new(runs, algorithm, asdict(args), log)
+
+    return run_training(policies, open_run, None, checkpoint_every, episodes, live)
 
 
 def resume(
@@ -72,6 +84,8 @@ def resume(
     checkpoint_every: int = 50,
     log: Sinks = (),
     episodes: int = 100,
+    watch: float | None = None,
+    watch_rows: int = 4,
     trust: bool = False,
 ) -> int:
     """Continue a training that was stopped, from its newest checkpoint.
@@ -85,9 +99,12 @@ def resume(
         checkpoint_every: iterations between two checkpoints.
         log: where metrics are sent, besides the file metrics.jsonl in the run folder.
         episodes: the number of episodes in the evaluation at the end.
+        watch: seconds between two live replays, which `gpuvec watch RUN --live` shows. Without it there are none.
+        watch_rows: the number of environments of a live replay.
         trust: import the Python module that the checkpoint names for its environment. Importing runs the module's code.
     """
     require_positive(checkpoint_every, episodes)
+    live = live_settings(watch, watch_rows)
     require_packages(log)
 
     with waiting("loading PyTorch"):
@@ -120,7 +137,7 @@ def resume(
             stack.pop_all()  # from here on, the writer closes the folder
             return writer
 
-        return run_training(policies, open_run, checkpoint, checkpoint_every, episodes)
+        return run_training(policies, open_run, checkpoint, checkpoint_every, episodes, live)
 
 
 def _settings_to_resume(
@@ -159,3 +176,24 @@ def require_positive(checkpoint_every: int, episodes: int) -> None:
     """
     if checkpoint_every < 1 or episodes < 1:
         raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
+
+
+def live_settings(seconds: float | None, rows: int) -> LiveSettings | None:
+    """Returns how often live replays are saved, or None for never.
+
+    Args:
+        seconds: between two replays; None for never.
+        rows: the number of environments of a replay.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    if rows < 1 or (seconds is not None and not 1.0 <= seconds <= MAX_WATCH_SECONDS):
+        raise ValueError(
+            f"watch must be from 1 to {MAX_WATCH_SECONDS:,} seconds and watch_rows at least 1, got {seconds} and {rows}."
+        )
+    if seconds is None:
+        return None
+    from gpuvec.replay.live.process import LiveSettings
+
+    return LiveSettings(seconds, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
     from gpuvec.learners.runs.run_writer import RunWriter
     from gpuvec.learners.training import Result
+    from gpuvec.replay.live.process import LiveReplays, LiveSettings
 
 
 class RunRecorder:
@@ -30,10 +32,12 @@ class RunRecorder:
         open_run: creates or opens the run folder. It is called after the first iteration, so that settings that cannot be used
             leave no folder.
         checkpoint_every: iterations between two checkpoints.
+        live: how often live replays are saved; None for never.
     """
 
-    def __init__(self, open_run: Callable[[], RunWriter], checkpoint_every: int) -> None:
-        self._open_run, self._checkpoint_every = open_run, checkpoint_every
+    def __init__(self, open_run: Callable[[], RunWriter], checkpoint_every: int, live: LiveSettings | None = None) -> None:
+        self._open_run, self._checkpoint_every, self._live_settings = open_run, checkpoint_every, live
+        self.live_replays: LiveReplays | None = None
         self.run: RunWriter | None = None
         self.last_checkpoint: Path | None = None
         self.received_signal: Callable[[], int] = lambda: 0  # the number of the signal that ends the training
@@ -51,7 +55,13 @@ class RunRecorder:
         """
         if self.run is None:
             self.run = self._open_run()
+            if self._live_settings is not None:
+                from gpuvec.replay.live.process import LiveReplays
+
+                self.live_replays = LiveReplays(self.run.path, learner, self._live_settings, print_problem)
         self.run.log(metrics)
+        if self.live_replays is not None:
+            self.live_replays.update()
         progress.update(metrics, learner.stage_timer.seconds(), learner.single_graph)
         if metrics["iteration"] < learner.iteration:
             return
@@ -68,10 +78,39 @@ class RunRecorder:
         """
         return iteration % self._checkpoint_every == 0 or self.received_signal() != 0
 
-    def close(self) -> None:
-        """Closes the run folder if it was opened."""
+    def save_last(self, checkpoint: Mapping[str, Any]) -> None:
+        """Writes the final checkpoint, and begins to record the final policies if there are live replays.
+
+        Args:
+            checkpoint: that of the result.
+        """
+        assert self.run is not None, "there is at least one iteration"
+        self.run.save(checkpoint)
+        if self.live_replays is not None:
+            networks = {role: checkpoint["policies"][role]["network"] for role in checkpoint["args"]}
+            self.live_replays.save_last(networks, checkpoint["iteration"])
+
+    def close(self, wait: bool = False) -> None:
+        """Ends the recording of live replays, and closes the run folder if it was opened.
+
+        Args:
+            wait: whether the last live replay is recorded before.
+        """
+        if self.live_replays is not None:
+            with waiting("recording the last live replay"):
+                self.live_replays.close(wait)
+            self.live_replays = None
         if self.run is not None:
             self.run.close()
+
+
+def print_problem(text: str) -> None:
+    """Prints a problem that does not end the command.
+
+    Args:
+        text: what it is.
+    """
+    print(f"gpuvec: {text}", file=sys.stderr, flush=True)
 
 
 def run_training(
@@ -80,6 +119,7 @@ def run_training(
     checkpoint: Mapping[str, Any] | None,
     checkpoint_every: int,
     episodes: int,
+    live: LiveSettings | None = None,
 ) -> int:
     """Trains, writes the run folder, and evaluates the result.
 
@@ -89,6 +129,7 @@ def run_training(
         checkpoint: the checkpoint from which the run continues; None for a new run.
         checkpoint_every: iterations between two checkpoints.
         episodes: the number of episodes in the evaluation.
+        live: how often live replays are saved; None for never.
 
     Returns:
         The exit status: 0, or 128 plus the number of the signal that ended the training.
@@ -99,7 +140,7 @@ def run_training(
     args = next(iter(policies.values()))
     names = " and ".join(dict.fromkeys(algorithm_name(each).upper() for each in policies.values()))
     title = f"{names} on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
-    with closing(RunRecorder(open_run, checkpoint_every)) as recorder:
+    with closing(RunRecorder(open_run, checkpoint_every, live)) as recorder:
         try:
             with (
                 deferred_signals() as recorder.received_signal,
@@ -112,8 +153,7 @@ def run_training(
                     on_phase=progress.wait_for,
                     exact_at=recorder.is_checkpoint_due,
                 )
-            assert recorder.run is not None, "there is at least one iteration"
-            recorder.run.save(result.checkpoint)
+            recorder.save_last(result.checkpoint)
         except NonFiniteError as error:
             previous = recorder.last_checkpoint or (checkpoint and "that from which the run continued")
             hint = f"The previous checkpoint is {previous}." if previous else "No checkpoint was written before."
@@ -126,7 +166,9 @@ def run_training(
                 f"stopped    after {iteration} of {args.iterations} iterations; to continue: gpuvec resume {recorder.run.path}"
             )
             return 128 + recorder.received_signal()
+        assert recorder.run is not None, "the checkpoint is in it"
         evaluate_result(result, args, recorder.run, episodes)
+        recorder.close(wait=True)
     return 0
 
 

@@ -15,6 +15,7 @@ from gpuvec.cli.progress import waiting
 from gpuvec.policies import policy_names
 
 DEMO = "CartPole-v1"
+DEFAULT_PORT, MAX_PORT = 8765, 65535
 
 
 def watch(
@@ -28,13 +29,17 @@ def watch(
     open: bool = True,
     trust: bool = False,
     force: bool = False,
+    live: bool = False,
+    port: int = DEFAULT_PORT,
 ) -> int:
     """Record episodes of trained policies, and play them in the browser.
 
-    The replay is one HTML file, which needs no network. Several policies play the same seeds, side by side.
+    The replay is one HTML file, which needs no network. Several policies play the same seeds, side by side. With --live, show
+    the newest replay of a run that `gpuvec train --watch` is training, with its metrics, until Ctrl-C.
 
     Args:
-        policies: run folders, checkpoints, policy files, or names of policies that come with gpuvec, such as CartPole-v1.
+        policies: run folders, checkpoints, policy files, or names of policies that come with gpuvec, such as CartPole-v1. A
+            file *.html is a replay itself and is opened as it is.
         rows: the number of environments of each policy; an episode of each is recorded.
         seed: the seed of the environments.
         steps: the number of steps after which a recording is complete; by default that of the episode.
@@ -44,9 +49,16 @@ def watch(
         open: whether a browser opens the file, if there is one.
         trust: import the Python module that a policy names for its environment. Importing runs the module's code.
         force: replace the file if it exists.
+        live: serve the live replays of one run folder, and refresh the page by itself.
+        port: of the live view on the loopback address, 127.0.0.1; 0 for one that is free.
     """
     if not policies:
         raise ValueError(f"name at least one policy: a run folder, a policy file, or one of {', '.join(policy_names())}.")
+    if live:
+        return watch_live(policies, port, open)
+    policies = open_replays(policies, open)
+    if not policies:
+        return 0
     for name, number in (("rows", rows), ("steps", steps)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}.")
@@ -64,6 +76,60 @@ def watch(
     path = replay.write(to, scenes)
     print(f"wrote      {path}: {len(scenes)} episodes, {path.stat().st_size / 1024:.0f} kB")
     open_page(path, open)
+    return 0
+
+
+def open_replays(names: tuple[str, ...], is_wanted: bool) -> tuple[str, ...]:
+    """Opens the replays among what the command line names, and returns the rest.
+
+    Args:
+        names: paths, or names of policies.
+        is_wanted: whether a browser is to open them.
+
+    Raises:
+        ReplayError: a file is not a complete replay.
+        OSError: it cannot be read.
+    """
+    from gpuvec.replay import read_replay
+
+    replays = [name for name in names if name.endswith(".html")]
+    for name in replays:
+        read_replay(name)
+    for name in replays:
+        open_page(Path(name), is_wanted)
+    return tuple(name for name in names if name not in replays)
+
+
+def watch_live(runs: tuple[str, ...], port: int, is_wanted: bool) -> int:
+    """Serves the live view of a run until Ctrl-C.
+
+    Args:
+        runs: the path of the run folder.
+        port: of the loopback address; 0 for one that is free.
+        is_wanted: whether a browser is to open the page.
+
+    Raises:
+        ValueError: several runs, or a port that does not exist.
+        CheckpointError: the folder is not that of a run, or has no live replays.
+        ServerError: the port cannot be used.
+    """
+    if len(runs) != 1:
+        raise ValueError(f"--live shows one run folder, got {', '.join(runs)}.")
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(f"port must be from 0 to {MAX_PORT}, got {port}.")
+    from gpuvec.learners.runs.folder import RunFolder
+    from gpuvec.replay.live.files import require_live_replays
+    from gpuvec.replay.live.server import LiveServer
+
+    with RunFolder(runs[0]) as folder:
+        require_live_replays(folder)
+        with LiveServer(folder, port) as server:
+            print(f"live       {server.url}   (Ctrl-C ends it)", flush=True)
+            open_address(server.url, is_wanted)
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                print("stopped")
     return 0
 
 
@@ -108,8 +174,18 @@ def open_page(path: Path, is_wanted: bool) -> None:
         path: of the page.
         is_wanted: whether a browser is to open it.
     """
+    uri = path.resolve().as_uri()
+    if not open_address(uri, is_wanted):
+        print(f"open       {uri}")
+
+
+def open_address(uri: str, is_wanted: bool) -> bool:
+    """Opens an address in the user's browser, and returns whether it did.
+
+    Args:
+        uri: the address.
+        is_wanted: whether a browser is to open it.
+    """
     # Without a screen, `webbrowser` could start a browser for text in this terminal.
     has_screen = sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    uri = path.resolve().as_uri()
-    if not (is_wanted and has_screen and webbrowser.open(uri)):
-        print(f"open       {uri}")
+    return is_wanted and has_screen and webbrowser.open(uri)

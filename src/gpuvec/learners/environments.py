@@ -159,11 +159,21 @@ def find_agent_spaces(env: str, params: Mapping[str, Any], device: str, role: st
     try:
         if has_role_spaces(envs) and role not in envs.roles:
             raise StateError(f"{env} has the roles {', '.join(envs.roles)}, and the policy is of the role {role!r}.")
-        shape = envs.action_mask_shape
-        has_masks = role in shape if isinstance(shape, Mapping) else shape is not None
-        return AgentSpaces(*spaces_of_agent(envs, role), critic_space_of_agent(envs), has_masks)
+        return agent_spaces(envs, role)
     finally:
         envs.close()
+
+
+def agent_spaces(env: TrainingEnv, role: str = ALL) -> AgentSpaces:
+    """Returns the spaces of one agent, and whether its actions have masks.
+
+    Args:
+        env: the environment.
+        role: the role of the agent, if roles have spaces of their own.
+    """
+    shape = env.action_mask_shape
+    has_masks = role in shape if isinstance(shape, Mapping) else shape is not None
+    return AgentSpaces(*spaces_of_agent(env, role), critic_space_of_agent(env), has_masks)
 
 
 def is_multi_agent(env: TrainingEnv) -> bool:

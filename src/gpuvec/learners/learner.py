@@ -233,7 +233,7 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Returns a checkpoint: copies of tensors, numbers and strings, from which training continues bit for bit."""
         generators = {role: policy.generator.get_state() for role, policy in self.policies.items()}
-        args = {role: args_to_dict(policy.args) for role, policy in self._learning_policies().items()}
+        args = {role: args_to_dict(policy.args) for role, policy in self.learning_policies().items()}
         return {
             **clone_tensors(self.state_tensors()), "generators": generators, "env": self.env.state_dict(), "args": args,
             "iteration": self.iteration, "seconds": self.seconds, "next_confirmation": self.next_confirmation,
@@ -261,14 +261,15 @@ class Learner:
         self.iteration, self.seconds = checkpoint["iteration"], checkpoint["seconds"]
         self.next_confirmation = checkpoint["next_confirmation"]
 
-    def _learning_policies(self) -> dict[str, Policy]:
+    def learning_policies(self) -> dict[str, Policy]:
+        """Returns {role: policy} of the policies that learn."""
         return {role: policy for role, policy in self.policies.items() if policy.stages}
 
     def _require_same_policies(self, checkpoint: Mapping[str, Any]) -> None:
         if checkpoint["policies"].keys() != self.policies.keys():
             theirs, ours = ", ".join(checkpoint["policies"]), ", ".join(self.policies)
             raise StateError(f"this checkpoint has policies for {theirs}, and this training for {ours}.")
-        learning = self._learning_policies()
+        learning = self.learning_policies()
         if checkpoint["args"].keys() != learning.keys():
             theirs, ours = ", ".join(checkpoint["args"]), ", ".join(learning)
             raise StateError(f"in this checkpoint {theirs} learned, and in this training {ours} would.")

@@ -90,11 +90,20 @@ def write_replay(path: str | Path, replay: Replay) -> Path:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(build_page(dict(replay.header), zlib.compress(replay.data, 9)), encoding="utf-8")
+        temporary.write_text(to_page(replay), encoding="utf-8")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def to_page(replay: Replay) -> str:
+    """Returns the text of an HTML file that plays a replay.
+
+    Args:
+        replay: what it plays.
+    """
+    return build_page(dict(replay.header), zlib.compress(replay.data, 9))
 
 
 def read_replay(path: str | Path) -> Replay:
@@ -107,7 +116,19 @@ def read_replay(path: str | Path) -> Replay:
         ReplayError: the file is not a replay of this version, or it is damaged.
         OSError: the file cannot be read.
     """
-    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    return parse_replay(Path(path).read_text(encoding="utf-8", errors="replace"), path)
+
+
+def parse_replay(text: str, path: str | Path) -> Replay:
+    """Returns the replay in the text of an HTML file.
+
+    Args:
+        text: the whole content of the file.
+        path: of the file, for messages.
+
+    Raises:
+        ReplayError: the file is not a replay of this version, or it is damaged.
+    """
     header, data = (_element(text, name, path) for name in ("replay-header", "replay-data"))
     try:
         parsed = json.loads(header)

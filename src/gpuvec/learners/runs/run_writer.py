@@ -8,6 +8,7 @@ The files of the folder::
         metrics.jsonl    one line per iteration; null where there is no number yet
         checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
         result.json      the result of the evaluation at the end; missing while the run is not complete
+        live-<iteration>.html, live-<iteration>.safetensors    with `--watch`: replays and their policies, see `replay.live`
         lock             locked by the process that writes to the folder
         tensorboard/     only with `--log tensorboard`
 """

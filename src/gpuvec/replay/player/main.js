@@ -251,6 +251,21 @@ window.gpuvecReplay = Object.freeze({
     const field = findField(player.scenes[scene], path);
     return field && { shape: [...field.shape], data: Array.from(field.data) };
   },
+  /** What a page around the player hands to `restore` of the next replay. */
+  get state() {
+    const { clock, selection, showTrails, enlarged } = player;
+    const { frame, last, isPlaying, isLooping, speed } = clock;
+    return { frame, last, isPlaying, isLooping, speed, selection, showTrails, enlarged };
+  },
+  restore({ isLooping, speed, selection, showTrails, enlarged, frame }) {
+    const { scenes, clock } = player;
+    clock.setLooping(isLooping);
+    clock.setSpeed(speed);
+    player.setTrails(showTrails);
+    if (scenes[enlarged]) player.enlarge(enlarged);
+    if (selection?.agent < scenes[selection?.scene]?.numAgents) player.select(selection.scene, selection.agent);
+    clock.setFrame(frame);
+  },
   renderer: (scene) => (player.views[scene].points?.gl ? "webgl" : "2d"),
   measureFps: (seconds) => player.clock.measure(seconds),
 });

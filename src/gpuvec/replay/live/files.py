@@ -1,0 +1,101 @@
+"""The files of live replays in a run folder.
+
+::
+
+    live-<iteration>.html           a replay of the policies after an iteration
+    live-<iteration>.safetensors    these policies
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpuvec.errors import CheckpointError
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.replay.document import Replay, parse_replay
+
+MAX_REPLAYS = 20  # that a run folder keeps
+MAX_REPLAY_BYTES = 1 << 28  # the size up to which the file of a replay is read
+REPLAY_NAME = re.compile(r"live-(\d{1,18})\.html")
+
+
+def replay_name(iteration: int) -> str:
+    """Returns the name of the file of a live replay.
+
+    Args:
+        iteration: the number of iterations of the policy.
+    """
+    return f"live-{iteration}.html"
+
+
+def policy_name(iteration: int) -> str:
+    """Returns the name of the policy file of a live replay.
+
+    Args:
+        iteration: the number of iterations of the policy.
+    """
+    return f"live-{iteration}.safetensors"
+
+
+def live_iterations(folder: RunFolder) -> list[int]:
+    """Returns the iterations of which a run folder has live replays, in ascending order.
+
+    Args:
+        folder: the run folder.
+    """
+    return sorted(int(match[1]) for name in folder.file_names() if (match := REPLAY_NAME.fullmatch(name)))
+
+
+def read_live_replay(folder: RunFolder, iteration: int) -> Replay:
+    """Reads a live replay.
+
+    Args:
+        folder: the run folder.
+        iteration: the number of iterations of the policy.
+
+    Raises:
+        FileNotFoundError: there is no such replay.
+        ReplayError: the file is damaged, or of another version.
+        CheckpointError: it is a link, or too large.
+    """
+    name = replay_name(iteration)
+    return parse_replay(folder.read(name, MAX_REPLAY_BYTES).decode("utf-8", "replace"), folder.path / name)
+
+
+def remove_surplus(folder: RunFolder) -> None:
+    """Removes live replays and their policies until `MAX_REPLAYS` are left, so that those that stay cover the whole training.
+
+    Args:
+        folder: the run folder.
+    """
+    iterations = live_iterations(folder)
+    while len(iterations) > MAX_REPLAYS:
+        surplus = iterations.pop(find_surplus(iterations))
+        for name in (replay_name(surplus), policy_name(surplus)):
+            folder.remove(name)
+
+
+def find_surplus(iterations: Sequence[int]) -> int:
+    """Returns the position of the iteration between the two neighbours that are closest to each other.
+
+    Args:
+        iterations: at least three, in ascending order.
+    """
+    return min(range(1, len(iterations) - 1), key=lambda k: iterations[k + 1] - iterations[k - 1])
+
+
+def require_live_replays(folder: RunFolder) -> None:
+    """Checks that a run folder has live replays, or that a training that may write them is running.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        CheckpointError: there are none, and no training writes to the folder.
+    """
+    if not live_iterations(folder) and not folder.is_locked():
+        raise CheckpointError(
+            f"{folder.path} has no live replays, and no training is running in it: `gpuvec train --watch 30` saves one every "
+            "30 seconds. Without --live, `gpuvec watch` plays the newest checkpoint."
+        )

@@ -1,0 +1,116 @@
+"""The process that records live replays: it gets policies of a training, plays them on the CPU, and writes the replays.
+
+It has the lowest priority and no GPU. It ends when its standard input ends, so also when the training is killed.
+
+A request on its standard input is the iteration and the size of the policy file, 8 bytes each, and the policy file. The answer
+on its standard output is a line of JSON, {"iteration": 120, "error": ""}.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import gymnasium as gym
+
+from gpuvec.errors import GpuvecError
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.replay.live.files import policy_name, remove_surplus, replay_name
+
+MAX_STEPS = 500  # of an episode
+LOWEST_PRIORITY = 19
+
+
+class Request(NamedTuple):
+    """A policy to record.
+
+    Attributes:
+        iteration: the number of iterations of the policy.
+        policy: the content of the policy file.
+    """
+
+    iteration: int
+    policy: bytes
+
+
+def write_request(file: IO[bytes], request: Request) -> None:
+    """Writes a request.
+
+    Args:
+        file: to which it is written; the process at its other end reads it.
+        request: what is written.
+    """
+    for number in (request.iteration, len(request.policy)):
+        file.write(number.to_bytes(8, "little"))
+    file.write(request.policy)
+    file.flush()
+
+
+def read_request(file: IO[bytes]) -> Request | None:
+    """Reads a request, or returns None at the end of the file.
+
+    Args:
+        file: from which it is read.
+    """
+    head = file.read(16)
+    iteration, size = (int.from_bytes(head[k : k + 8], "little") for k in (0, 8))
+    policy = file.read(size)
+    return Request(iteration, policy) if len(head) == 16 and len(policy) == size else None
+
+
+def record_request(folder: RunFolder, request: Request, rows: int, seed: int) -> None:
+    """Plays the policy of a request, and writes the policy and the replay to the run folder.
+
+    Args:
+        folder: the run folder.
+        request: the policy.
+        rows: the number of environments.
+        seed: of the environments.
+
+    Raises:
+        GpuvecError, gymnasium.error.Error, ImportError, OSError, ValueError: the policy cannot be played, or a file cannot be
+            written.
+    """
+    from gpuvec import replay
+    from gpuvec.learners.policy_files.policy_file import read_policy_file
+    from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
+    from gpuvec.replay.document import to_page
+    from gpuvec.replay.recording import record_policy
+
+    name = policy_name(request.iteration)
+    folder.write(name, request.policy)
+    contents = read_policy_file(folder.path / name)
+    for settings in contents["args"].values():
+        module, _, _ = settings["env"].rpartition(":")
+        if module:  # the training, whose policy it is, imported it too
+            importlib.import_module(module)
+    scenes = record_policy(
+        TrainedPolicy(contents), f"iteration {request.iteration:,}", rows=rows, seed=seed, max_steps=MAX_STEPS
+    )
+    folder.write(replay_name(request.iteration), to_page(replay.make(scenes)).encode())
+    remove_surplus(folder)
+
+
+def main(run: str, rows: str, seed: str) -> None:
+    """Records the policies on standard input until it ends.
+
+    Args:
+        run: the path of the run folder.
+        rows: the number of environments.
+        seed: of the environments.
+    """
+    os.nice(LOWEST_PRIORITY)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an environment prints is not an answer
+    with RunFolder(Path(run)) as folder:
+        while (request := read_request(sys.stdin.buffer)) is not None:
+            error = ""
+            try:
+                record_request(folder, request, int(rows), int(seed))
+            except (GpuvecError, gym.error.Error, ImportError, OSError, ValueError) as problem:
+                error = " ".join(str(problem).split()) or type(problem).__name__
+            print(json.dumps({"iteration": request.iteration, "error": error}), file=answers, flush=True)
