@@ -65,8 +65,8 @@ def run_command(arguments: Sequence[str] | None) -> int:
     from gpuvec.cli.train_defaults import tuned_settings
     from gpuvec.cli.watch_command import demo, watch
 
-    # The defaults of all other settings depend on these three, so they are parsed first.
-    settings = tuned_settings(**parse_options(arguments, "env", "device", "algorithm"))
+    # The defaults of all other settings depend on these, so they are parsed first.
+    settings = tuned_settings(**parse_options(arguments, "env", "device", "algorithm", "population"))
     commands: dict[str, Callable[..., int]] = {
         "train": with_defaults(train, settings=settings),
         "resume": resume,

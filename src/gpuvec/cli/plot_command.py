@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from gpuvec.cli.output_file import require_writable, write_file
+from gpuvec.cli.population_run import is_population
 from gpuvec.cli.runs_command import printable
 
 DEFAULT_PNG = Path("learning_curves.png")
@@ -28,8 +29,11 @@ def plot(
     Runs with equal environment, algorithm and settings but other seeds are one curve: their mean, with a 95 % t interval for
     three seeds and more, and from the lowest to the highest for two. Each environment and each role has its own panel.
 
+    The folder of one population is drawn as quantiles over its agents, and the final return of each agent by each
+    hyper-parameter in which agents differ.
+
     Args:
-        runs: run folders, or folders that contain run folders.
+        runs: run folders, or folders that contain run folders; or the folder of a population.
         metric_name: the metric, such as return, entropy or metrics/grass. For several policies, return has a panel for each
             role, and wolves/return that of one.
         x: the horizontal axis: steps of the environments, or seconds of training.
@@ -41,6 +45,9 @@ def plot(
         png = DEFAULT_PNG
     for path in filter(None, (png, html)):
         require_writable(path, force)
+    populations = [path for path in runs if is_population(path)]
+    if populations:
+        return plot_population(runs, metric_name, x, png, html, force)
 
     from gpuvec.learners.runs.curves import make_panels
     from gpuvec.learners.runs.groups import group_runs
@@ -64,6 +71,30 @@ def plot(
     num_runs = sum(len(group.runs) for group in groups)
     names = " and ".join(str(path) for path in (png, html) if path is not None)
     print(f"wrote      {names}: {count(num_curves, 'curve')} of {count(num_runs, 'run')}")
+    return 0
+
+
+def plot_population(runs: Sequence[Path], metric_name: str, x: str, png: Path | None, html: Path | None, force: bool) -> int:
+    """Draws the results of a population.
+
+    Args:
+        runs: the folder of the population alone.
+        metric_name, x, png, html, force: the options of the command.
+
+    Raises:
+        ValueError: several folders, or options that are for single runs.
+    """
+    if len(runs) > 1 or html is not None or x != "steps" or png is None:
+        raise ValueError("a population is drawn alone, over the steps of an agent, as a PNG file: give one folder and --png.")
+    from gpuvec.cli.population_png import draw_population
+    from gpuvec.learners.population.population_history import read_population_history
+    from gpuvec.learners.runs.folder import RunFolder
+
+    with RunFolder(runs[0]) as folder:
+        base, history = read_population_history(folder)
+    title = f"{base.get('env', '?')}, {history.num_agents:,} agents"
+    write_file(png, draw_population(history, title, metric_name), force)
+    print(f"wrote      {png}: quantiles of {count(history.num_agents, 'agent')}")
     return 0
 
 

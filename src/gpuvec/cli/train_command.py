@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from gpuvec.cli.env_lookup import find_env_spec, import_env_module
+from gpuvec.cli.population_run import is_population, new_population, resume_population
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.training_run import run_training
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
+from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
+from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.sinks import require_packages
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ def train(
     episodes: int = 100,
     watch: float | None = None,
     watch_rows: int = 4,
+    population: int = 0,
+    best: int = 3,
 ) -> int:
     """Train a policy, write a run folder, and evaluate the result.
 
@@ -56,11 +61,21 @@ def train(
         watch: seconds between two live replays, which a process of low priority records on the CPU; `gpuvec watch RUN --live`
             shows them. Without it there are none.
         watch_rows: the number of environments of a live replay.
+        population: if above 0, train so many agents at once, each on its own with num_envs environments (16 by default) and
+            total_steps steps, with the seeds from --seed on. The folder has the numbers of all agents, and run folders of the
+            best ones.
+        best: the number of the best agents of a population that get a run folder.
     """
     require_positive(checkpoint_every, episodes)
     live = live_settings(watch, watch_rows)
     require_packages(log)
     find_env_spec(settings.env)  # an unknown id fails here, before torch is imported
+    if population and live is not None:
+        raise ValueError(
+            "--watch is for one policy, and a population has many: watch one of its best agents after the training."
+        )
+    if population:
+        return _train_population(settings, algorithm, population, runs, best, log)
 
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
@@ -76,6 +91,23 @@ def train(
         return RunWriter.new(runs, algorithm, asdict(args), log)
 
     return run_training(policies, open_run, None, checkpoint_every, episodes, live)
+
+
+def _train_population(settings: TrainingArgs, algorithm: str, num_agents: int, runs: Path, best: int, log: Sinks) -> int:
+    """Trains a population with the settings of the command line."""
+    if algorithm != "ppo":
+        raise ValueError(f"--population trains by ppo, got --algorithm {algorithm}.")
+    if log:
+        raise ValueError(f"--log {' '.join(log)} is for one policy: the folder of a population has the numbers of all agents.")
+    if best < 0:
+        raise ValueError(f"best must be at least 0, got {best}.")
+    with waiting("loading PyTorch"):
+        from gpuvec.engine.backends.device import parse_device
+
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
+    base = PPOArgs(**{**values, "params": params})
+    return new_population(PopulationArgs(base, num_agents).resolved(str(parse_device(settings.device))), runs, best)
 
 
 def resume(
@@ -106,6 +138,8 @@ def resume(
     require_positive(checkpoint_every, episodes)
     live = live_settings(watch, watch_rows)
     require_packages(log)
+    if is_population(run):
+        return resume_population(run, total_steps, trust)
 
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest

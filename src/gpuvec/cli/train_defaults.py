@@ -10,6 +10,7 @@ import tyro
 from gpuvec.learners.config.setting_types import setting_types
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
+from gpuvec.learners.population.population_args import NUM_ENVS
 
 
 def tuned_settings(**options: Any) -> TrainingArgs:
@@ -18,9 +19,12 @@ def tuned_settings(**options: Any) -> TrainingArgs:
     Its `params` are empty, because those on the command line are merged into the tuned ones.
 
     Args:
-        options: `env`, `device` and `algorithm`, as far as they are on the command line.
+        options: `env`, `device`, `algorithm` and `population`, as far as they are on the command line.
     """
+    is_population = options.pop("population", None) is not None
     defaults = tuned(**options)
+    if is_population:  # the number of environments is that of one agent
+        defaults = dataclasses.replace(defaults, num_envs=NUM_ENVS)
     args_class, types = type(defaults), setting_types(type(defaults))
     hints = default_hints(defaults)
     members: dict[str, Any] = {

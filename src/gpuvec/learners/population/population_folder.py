@@ -13,6 +13,7 @@ The files of the folder::
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
@@ -50,19 +51,36 @@ def save_population(runs: Path | str, result: PopulationResult, num_best: int = 
     Raises:
         RunWriteError: a file cannot be written.
     """
-    base = result.args.base
-    path = create_run_folder(runs, base.env, "population", base.seed)
+    path = create_run_folder(runs, result.args.base.env, "population", result.args.base.seed)
     with RunFolder(path) as folder:
         folder.lock()
-        folder.write(VERSIONS, to_json(collect_versions()))
-        record = {"base": args_to_dict(base), "num_agents": result.args.num_agents, "trained_by": result.path}
-        folder.write(POPULATION, to_json(record))
-        folder.write(POPULATION_HISTORY, history_to_npz(result.history))
-        with folder.open_replacement(POPULATION_STATE) as file:
-            torch.save(dict(result.state), file)
-        for rank, k in enumerate(result.best(num_best), 1):
-            save_agent(path / f"best-{rank}__ppo__{result.args.seeds[k]}", result, k)
+        write_population(folder, result, num_best)
     return path
+
+
+def write_population(folder: RunFolder, result: PopulationResult, num_best: int) -> None:
+    """Writes the files of a population into its folder, in place of those that are there.
+
+    Args:
+        folder: the folder, which is locked.
+        result: the result of the training.
+        num_best: the number of the best agents that get a run folder.
+
+    Raises:
+        RunWriteError: a file cannot be written.
+    """
+    base = result.args.base
+    folder.write(VERSIONS, to_json(collect_versions()))
+    record = {"base": args_to_dict(base), "num_agents": result.args.num_agents, "trained_by": result.path}
+    folder.write(POPULATION, to_json(record))
+    folder.write(POPULATION_HISTORY, history_to_npz(result.history))
+    with folder.open_replacement(POPULATION_STATE) as file:
+        torch.save(dict(result.state), file)
+    for old in folder.path.glob("best-*__ppo__*"):
+        if not old.is_symlink():
+            shutil.rmtree(old)
+    for rank, k in enumerate(result.best(num_best), 1):
+        save_agent(folder.path / f"best-{rank}__ppo__{result.args.seeds[k]}", result, k)
 
 
 def save_agent(path: Path, result: PopulationResult, k: int) -> None:

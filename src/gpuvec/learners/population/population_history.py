@@ -66,6 +66,16 @@ class PopulationHistory(NamedTuple):
         order = np.argsort(-np.where(np.isnan(returns), -np.inf, returns), kind="stable")
         return [int(k) for k in order]
 
+    def continued_by(self, rest: PopulationHistory) -> PopulationHistory:
+        """Returns the history of this training and of one that continued it.
+
+        Args:
+            rest: the history of the training that continued from the end of this one.
+        """
+        seconds = np.concatenate([self.seconds, self.seconds[-1] + rest.seconds])
+        metrics = {name: np.concatenate([column, rest.metrics[name]]) for name, column in self.metrics.items()}
+        return rest._replace(steps=np.concatenate([self.steps, rest.steps]), seconds=seconds, metrics=metrics)
+
     def fault_texts(self) -> list[str]:
         """Returns a sentence for each agent that was stopped."""
         return [

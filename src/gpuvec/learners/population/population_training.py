@@ -87,6 +87,7 @@ def train_population(
     state: Mapping[str, Any] | None = None,
     on_phase: OnPhase | None = None,
     iterations_per_launch: int | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> PopulationResult:
     """Trains all agents for `args.base.total_steps` steps each.
 
@@ -100,6 +101,7 @@ def train_population(
         on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when the training begins to wait, and with "" when
             the wait ends.
         iterations_per_launch: the number of iterations between two calls of `on_launch`; None for that of the device.
+        should_stop: called before each launch; returns whether the training ends, to continue later from its state.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
@@ -117,7 +119,7 @@ def train_population(
             with phase(on_phase, "capturing CUDA graphs"):
                 population.capture()
         recorder = HistoryRecorder(args, population.iteration)
-        while population.iteration < args.base.iterations:
+        while population.iteration < args.base.iterations and not (should_stop is not None and should_stop()):
             results = population.advance(min(launch, args.base.iterations - population.iteration)).cpu().numpy()
             recorder.add(results)
             if on_launch is not None:

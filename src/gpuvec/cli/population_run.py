@@ -1,0 +1,166 @@
+"""Trains a population for `gpuvec train --population` and `gpuvec resume`, with its display and its folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.cli.deferred_signals import deferred_signals
+from gpuvec.cli.env_lookup import find_env_spec, import_env_module
+from gpuvec.cli.population_table import print_population
+from gpuvec.cli.progress import Progress, waiting
+from gpuvec.errors import StateError
+from gpuvec.learners.population.agent_metrics import METRICS
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.runs.records import POPULATION
+
+if TYPE_CHECKING:
+    from gpuvec.learners.population.paths import PopulationPath
+    from gpuvec.learners.population.population_result import PopulationResult
+
+
+class PopulationProgress:
+    """Shows the means of the metrics over all agents.
+
+    Args:
+        progress: the display.
+        args: the settings, resolved.
+    """
+
+    def __init__(self, progress: Progress, args: PopulationArgs) -> None:
+        self._progress, self._args = progress, args
+        self._clock = Clock()
+
+    def update(self, population: PopulationPath, results: NDArray[np.float32]) -> None:
+        """Shows the last iteration of a launch.
+
+        Args:
+            population: the population.
+            results: (I, M, P): the M metrics in the I iterations of the launch.
+        """
+        seconds = self._clock.seconds_since_last()
+        steps = self._args.base.steps_per_iteration * self._args.num_agents
+        metrics = {"iteration": float(population.iteration), "steps": float(population.iteration * steps)}
+        metrics |= {"seconds": self._clock.seconds, "steps_per_second": len(results) * steps / seconds}
+        for name, values in zip(METRICS, results[-1].astype(np.float64), strict=True):
+            finite = values[np.isfinite(values)]
+            metrics[name] = float(finite.mean()) if len(finite) else np.nan
+        self._progress.update(metrics)
+
+
+class Clock:
+    """The time since the beginning and since the last call, in seconds."""
+
+    def __init__(self) -> None:
+        self._begin = self._last = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The time from the beginning to the last call."""
+        return self._last - self._begin
+
+    def seconds_since_last(self) -> float:
+        """Returns the time since the last call, above 0."""
+        before, self._last = self._last, time.perf_counter()
+        return max(self._last - before, 1e-9)
+
+
+def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Path], num_best: int, state: Any = None) -> int:
+    """Trains a population, writes its folder, and prints its best agents.
+
+    Args:
+        args: the settings, resolved.
+        write: writes the folder of a result, and returns its path.
+        num_best: the number of agents in the table.
+        state: the state from which the training continues; None for a new one.
+
+    Returns:
+        The exit status: 0, or 128 plus the number of the signal that ended the training.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.population.population_training import train_population
+
+    base = args.base
+    title = (
+        f"PPO on {base.env}, {args.num_agents:,} agents with {base.num_envs} environments each on {base.device}, seeds "
+        f"{args.seeds[0]} to {args.seeds[-1]}"
+    )
+    with deferred_signals() as received_signal, Progress(title, base.iterations) as progress:
+        display = PopulationProgress(progress, args)
+        result = train_population(
+            args, display.update, state, on_phase=progress.wait_for, should_stop=lambda: received_signal() != 0
+        )
+    path = write(result)
+    print_population(result.history, num_best)
+    print(f"trained by {result.path}")
+    iteration = result.state["iteration"]
+    if iteration < base.iterations:
+        print(f"stopped    after {iteration} of {base.iterations} iterations; to continue: gpuvec resume {path}")
+        return 128 + received_signal()
+    for folder in sorted(path.glob("best-*__ppo__*"))[:1]:
+        print(f"best       gpuvec eval {folder}")
+    print(f"population {path}")
+    return 0
+
+
+def new_population(args: PopulationArgs, runs: Path, num_best: int) -> int:
+    """Trains a new population.
+
+    Args:
+        args: the settings, resolved.
+        runs: the folder in which the folder of the population is created.
+        num_best: the number of the best agents that get a run folder.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.population.population_folder import save_population
+
+    return run_population(args, lambda result: save_population(runs, result, num_best), num_best)
+
+
+def is_population(path: Path) -> bool:
+    """Returns whether a folder is that of a population.
+
+    Args:
+        path: the path of the folder.
+    """
+    return (path / POPULATION).is_file()
+
+
+def resume_population(path: Path, total_steps: int | None, trust: bool, num_best: int = 3) -> int:
+    """Continues the training of a population.
+
+    Args:
+        path: the folder of the population.
+        total_steps: a new total number of environment steps of an agent; None for that of the settings.
+        trust: whether the module that it names for its environment may be imported, which runs the module's code.
+        num_best: the number of the best agents that get a run folder.
+
+    Raises:
+        StateError: the training is complete.
+        CheckpointError: a file is damaged, or the module of the environment is not trusted.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.population.population_folder import load_population, write_population
+        from gpuvec.learners.runs.folder import RunFolder
+
+    with RunFolder(path) as folder:
+        folder.lock()
+        saved = load_population(path)
+        import_env_module(saved.args.base.env, trust, path)
+        find_env_spec(saved.args.base.env)
+        base = replace(saved.args.base, total_steps=total_steps or saved.args.base.total_steps)
+        args = replace(saved.args, base=base)
+        if saved.state["iteration"] >= base.iterations:
+            raise StateError(f"{path} is complete, with {base.iterations} iterations: give a larger --total-steps.")
+
+        def write(result: PopulationResult) -> Path:
+            write_population(folder, result._replace(history=saved.history.continued_by(result.history)), num_best)
+            return path
+
+        return run_population(args, write, num_best, saved.state)

@@ -1,0 +1,82 @@
+"""`gpuvec train --population`, and the commands that take its folder."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tyro")
+
+from gpuvec.cli import main  # imported after torch, which it needs
+from gpuvec.learners.population.population_folder import load_population
+
+TINY = [
+    "--device", "cpu", "--num-steps", "16", "--num-envs", "3", "--num-minibatches", "3", "--hidden", "8", "--params",
+    "max_episode_steps", "5",
+]  # fmt: skip
+
+
+@cache
+def trained(tmp: Path) -> Path:
+    """Returns the folder of a population."""
+    assert main(["train", "--population", "5", "--best", "2", "--total-steps", "144", "--runs", str(tmp), *TINY]) == 0
+    (path,) = tmp.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("runs"))
+
+
+def test_it_prints_the_best_agents_whose_folders_are_ordinary_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = load_population(folder)
+    assert saved.args.num_agents == 5
+    assert saved.history.steps.tolist() == [48, 96, 144]
+    (best,) = folder.glob("best-1__ppo__*")
+    assert len(list(folder.glob("best-*"))) == 2
+    assert main(["eval", str(best), "--episodes", "3", "--device", "cpu"]) == 0
+    assert main(["export", str(best), "--format", "safetensors", "--to", str(folder / "policy.safetensors")]) == 0
+    assert "mean return 5.0" in capsys.readouterr().out
+
+
+def test_it_resumes_where_it_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trained(tmp_path)
+    assert main(["resume", str(path)]) == 1
+    assert "is complete, with 3 iterations: give a larger --total-steps" in capsys.readouterr().err
+    assert main(["resume", str(path), "--total-steps", "240"]) == 0
+    assert load_population(path).history.steps.tolist() == [48, 96, 144, 192, 240]
+    assert re.search(r"best-1__ppo__\d", capsys.readouterr().out)
+
+
+def test_plot_draws_a_population(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "p.png"
+    assert main(["plot", str(folder), "--png", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["plot", str(folder), "--png", str(tmp_path / "q.png"), "--metric", "nothing"]) == 1
+    assert main(["plot", str(folder), str(folder), "--png", str(tmp_path / "q.png")]) == 1
+    output = capsys.readouterr()
+    assert "quantiles of 5 agents" in output.out
+    assert "has no metric 'nothing'; it has episodes, return" in output.err
+    assert "a population is drawn alone" in output.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--population", "-3"], "num_agents must be an integer from 1"),
+        (["--population", "2", "--algorithm", "a2c"], "--population trains by ppo, got --algorithm a2c"),
+        (["--population", "2", "--log", "tensorboard"], "--log tensorboard is for one policy"),
+        (["--population", "2", "--hidden", "8", "8", "8"], r"one or two hidden layers, got \(8, 8, 8\): nearest is \(8, 8\)"),
+        (["--population", "2", "--env", "gpuvec/TagGridWorld-v0", "--no-normalize"], "has many agents, which a population"),
+    ],
+)
+def test_errors_name_the_limit(arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--device", "cpu", "--runs", str(tmp_path / "runs"), *arguments]) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "runs").exists()
