@@ -32,6 +32,7 @@ else:  # the choices on the command line are the algorithms of the registry, whi
     AlgorithmName = Literal[tuple(ALGORITHMS)]
 MAX_WATCH_SECONDS = 1_000_000
 Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
+WatchSeconds = Annotated[float | None, tyro.conf.arg(help_behavior_hint="(default: never)")]
 
 
 def train(
@@ -41,7 +42,7 @@ def train(
     checkpoint_every: int = 50,
     log: Sinks = (),
     episodes: int = 100,
-    watch: float | None = None,
+    watch: WatchSeconds = None,
     watch_rows: int = 4,
     population: int = 0,
     best: int = 3,
@@ -70,12 +71,9 @@ def train(
     live = live_settings(watch, watch_rows)
     require_packages(log)
     find_env_spec(settings.env)  # an unknown id fails here, before torch is imported
-    if population and live is not None:
-        raise ValueError(
-            "--watch is for one policy, and a population has many: watch one of its best agents after the training."
-        )
     if population:
-        return _train_population(settings, algorithm, population, runs, best, log)
+        refuse_for_population(algorithm, log, live is not None)
+        return _train_population(settings, population, runs, best)
 
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
@@ -93,19 +91,34 @@ def train(
     return run_training(policies, open_run, None, checkpoint_every, episodes, live)
 
 
-def _train_population(settings: TrainingArgs, algorithm: str, num_agents: int, runs: Path, best: int, log: Sinks) -> int:
-    """Trains a population with the settings of the command line."""
+def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool) -> None:
+    """Refuses options that are for one policy.
+
+    Args:
+        algorithm: the name of the algorithm.
+        log: where metrics would be sent.
+        has_live_replays: whether live replays are wanted.
+
+    Raises:
+        ValueError: such an option is set.
+    """
     if algorithm != "ppo":
         raise ValueError(f"--population trains by ppo, got --algorithm {algorithm}.")
     if log:
         raise ValueError(f"--log {' '.join(log)} is for one policy: the folder of a population has the numbers of all agents.")
+    if has_live_replays:
+        raise ValueError("--watch is for one policy: watch one of the best agents after the training of the population.")
+
+
+def _train_population(settings: TrainingArgs, num_agents: int, runs: Path, best: int) -> int:
+    """Trains a population with the settings of the command line."""
     if best < 0:
         raise ValueError(f"best must be at least 0, got {best}.")
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
 
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
+    params = {**tuned(settings.env, settings.device).params, **settings.params}
     base = PPOArgs(**{**values, "params": params})
     return new_population(PopulationArgs(base, num_agents).resolved(str(parse_device(settings.device))), runs, best)
 
@@ -116,7 +129,7 @@ def resume(
     checkpoint_every: int = 50,
     log: Sinks = (),
     episodes: int = 100,
-    watch: float | None = None,
+    watch: WatchSeconds = None,
     watch_rows: int = 4,
     trust: bool = False,
 ) -> int:
@@ -140,7 +153,6 @@ def resume(
     require_packages(log)
     if is_population(run):
         return resume_population(run, total_steps, trust)
-
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest
         from gpuvec.learners.runs.folder import RunFolder
@@ -160,10 +172,9 @@ def resume(
         args = next(iter(policies.values()))
         changes = changed_versions(folder)
         read_metric_lines(folder, checkpoint["iteration"])  # raises an error for damaged metrics before training, and not after
-        for name, (run_version, current_version) in changes.items():
+        for name, versions in changes.items():
             print(
-                f"{name} was {run_version} and is {current_version} now: numbers may differ from those of a run that was not "
-                "stopped"
+                "{} was {} and is {} now: numbers may differ from those of a run that was not stopped".format(name, *versions)
             )
 
         def open_run() -> RunWriter:
