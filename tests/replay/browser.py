@@ -25,13 +25,6 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--window-size=1280,800",
 )  # fmt: skip
-# WebGL is used where it is fast. Browsers under test have it in software.
-ALLOW_SLOW_WEBGL = """
-const getContext = HTMLCanvasElement.prototype.getContext;
-HTMLCanvasElement.prototype.getContext = function (kind, options) {
-  return getContext.call(this, kind, { ...options, failIfMajorPerformanceCaveat: false });
-};
-"""
 SET_SPEED = """
 const speed = document.getElementById("speed");
 speed.value = arguments[0];
@@ -96,9 +89,6 @@ class Page:
         offset = round(x - size["width"] / 2), round(y - size["height"] / 2)
         selenium_webdriver.ActionChains(self.driver).move_to_element_with_offset(element, *offset).click().perform()
 
-    def agents(self, scene: int, frame: int) -> dict[str, np.ndarray[Any, Any]]:
-        return {name: np.array(values) for name, values in self.api(f"agentsAt({scene}, {frame})").items()}
-
     def values(self, scene: int, name: str) -> np.ndarray[Any, Any]:
         field = self.api(f"values({scene}, '{name}')")
         return np.array(field["data"], float).reshape(field["shape"])
@@ -126,7 +116,6 @@ def open_browser(profile: Path) -> Iterator[Page]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = selenium_webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": ALLOW_SLOW_WEBGL})
     try:
         yield Page(driver)
     finally:

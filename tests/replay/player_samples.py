@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.replay.document import Replay, TrackWriter, write_replay
+from gpuvec.replay.document import VERSION, Replay, TrackWriter, write_replay
+from gpuvec.replay.drawing import AGENT_STEP, HEADING_STEP
+from gpuvec.replay.quantization import encode_observation, encode_rewards
 
 Array = NDArray[Any]
 
@@ -96,11 +98,10 @@ def tag_scene(
         "layout": tracks.add((np.arange(num_frames) >= half).astype(np.int32)), "layouts": layouts,
         "agents": {
             "names": ["tagger", "runner"], "symbols": SYMBOLS, "colours": ["#d55e00", "#0072b2"], "radius": radius,
-            "role": tracks.add(game.role[None]), "x": tracks.add(game.x, 1 / 16), "y": tracks.add(game.y, 1 / 16),
-            "heading": tracks.add(game.heading, 2 * np.pi / 256), "active": tracks.add(game.active),
+            "role": tracks.add(game.role[None]), "x": tracks.add(game.x, AGENT_STEP), "y": tracks.add(game.y, AGENT_STEP),
+            "heading": tracks.add(game.heading, HEADING_STEP), "active": tracks.add(game.active),
         },
-        "rewards": tracks.add(game.rewards), "actions": tracks.add(game.actions),
-        "state": {"elapsed": tracks.add(np.linspace(0, 1, num_frames)), "grass": tracks.add(grass.mean((1, 2)))},
+        "rewards": encode_rewards(game.rewards.astype(np.float32), tracks), "state": {},
         "details": tag_details(tracks, game, detailed) if detailed else None, "events": events,
     }  # fmt: skip
 
@@ -124,7 +125,8 @@ def tag_details(tracks: TrackWriter, game: Game, agents: list[int]) -> dict[str,
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     value = np.cumsum(game.rewards[::-1, agents], 0)[::-1]
     return {
-        "agents": agents, "features": FEATURES, "actions": ACTIONS, "observation": tracks.add(observation),
+        "agents": agents, "features": FEATURES, "num_features": len(FEATURES), **encode_observation(observation, tracks),
+        "action": tracks.add(game.actions[:, agents]), "action_names": ACTIONS, "action_sizes": [len(ACTIONS)],
         "probabilities": tracks.add(probabilities), "value": tracks.add(value),
         "td_error": tracks.add(np.diff(value, axis=0, append=0.0)), "neighbors": tracks.add(neighbors),
     }  # fmt: skip
@@ -143,16 +145,16 @@ def pole_scene(tracks: TrackWriter, num_frames: int) -> dict[str, Any]:
     return {
         "title": "CartPole </script><script>alert(1)</script>", "env": "gpuvec/CartPole-v0", "policy": "random", "seed": 3,
         "row": 2, "num_frames": num_frames, "fps": 15, "width": 0, "height": 0, "palette": [], "layout": None, "layouts": [],
-        "agents": None, "rewards": tracks.add(np.ones((num_frames - 1, 1))),
-        "actions": tracks.add((np.arange(num_frames - 1)[:, None, None] % [2, 3]).astype(np.int32)),
+        "agents": None, "rewards": encode_rewards(np.ones((num_frames - 1, 1), np.float32), tracks),
         "state": {
             "x": tracks.add(np.cumsum(np.sin(t)) / 30), "theta": tracks.add(theta),
             "motion": tracks.add(np.stack([np.cos(t), np.sin(2 * t)], 1)),
         },
         "details": {
-            "agents": [0], "features": ["x", "theta"], "observation": tracks.add(observation),
+            "agents": [0], "features": ["x", "theta"], "num_features": 900, **encode_observation(observation, tracks),
+            "action": tracks.add((np.arange(num_frames - 1)[:, None, None] % [2, 3]).astype(np.int32)),
             "probabilities": tracks.add(np.full((num_frames - 1, 1, 5), [0.5, 0.5, 0.25, 0.25, 0.5])),
-            "actions": FORCES, "action_sizes": [2, 3], "value": None, "td_error": None, "neighbors": None,
+            "action_names": FORCES, "action_sizes": [2, 3], "value": None, "td_error": None, "neighbors": None,
         },
         "events": events,
     }  # fmt: skip
@@ -160,6 +162,6 @@ def pole_scene(tracks: TrackWriter, num_frames: int) -> dict[str, Any]:
 
 def write_page(path: Path, scenes: list[dict[str, Any]], tracks: TrackWriter, **header: Any) -> Path:
     """Writes a replay to a file, and returns its path."""
-    header = {"format": "gpuvec-replay", "version": 1, "generator": "gpuvec 0.1.0", "scenes": scenes, **header}
+    header = {"format": "gpuvec-replay", "version": VERSION, "generator": "gpuvec 0.1.0", "scenes": scenes, **header}
     write_replay(path, Replay(header, tracks.data))
     return path

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from gpuvec.errors import ReplayError
-from gpuvec.replay.tracks import MAX_CODE, decode, encode, parse_track
+from gpuvec.replay.tracks import MAX_CODE, decode, encode, encode_exactly, parse_track
 
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=7)
 
@@ -48,6 +48,25 @@ def test_numbers_that_are_not_finite_become_nan() -> None:
     np.testing.assert_allclose(decoded[np.isfinite(values)], [1.0, 3.0, 2.0], atol=1e-4)
 
 
+@settings(max_examples=40, deadline=None)
+@given(arrays.arrays(np.float32, SHAPES, elements=st.floats(-1e6, 1e6, width=32) | st.just(np.nan)))
+def test_few_different_floats_are_exact(values) -> None:
+    track, data = encode_exactly(values)
+    assert len(track.table) <= 256
+    np.testing.assert_array_equal(decode(track, data), values)
+
+
+def test_more_different_floats_have_no_table() -> None:
+    assert encode_exactly(np.arange(256, dtype=np.float32)) is not None
+    assert encode_exactly(np.arange(257, dtype=np.float32)) is None
+
+
+def test_codes_beyond_a_table_are_refused() -> None:
+    track, data = encode_exactly(np.arange(5, dtype=np.float32))
+    with pytest.raises(ReplayError, match="codes beyond the 4 values of its table"):
+        decode(track._replace(table=track.table[:4]), data)
+
+
 def test_steady_motion_takes_few_bytes() -> None:
     """Positions of constant velocity have differences of 0 in the second order, up to rounding."""
     position = np.arange(1000.0)[:, None] * np.linspace(-1.0, 1.0, 50)
@@ -71,6 +90,8 @@ def test_integers_of_a_large_range_are_refused() -> None:
         ({"shape": [-1, 2]}, "invalid description"),
         ({"shape": []}, "invalid description"),
         ({"low": None}, "no valid description"),
+        ({"table": ["a"]}, "no valid description"),
+        ({"table": [float("nan")]}, "invalid description"),
     ],
 )
 def test_invalid_descriptions_are_refused(change, message) -> None:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from gpuvec.errors import ReplayError
 from gpuvec.replay.page import build_page
-from gpuvec.replay.tracks import decode, encode, parse_track
+from gpuvec.replay.tracks import Track, decode, encode, encode_exactly, parse_track
 
-FORMAT, VERSION = "gpuvec-replay", 1
+FORMAT, VERSION = "gpuvec-replay", 2
 MAX_BYTES = 1 << 30  # of the tracks of a file
 
 
@@ -39,8 +39,24 @@ class TrackWriter:
             values: (T, ...) of floats, ints or bools.
             step: the quantisation step of floats, as in `tracks.encode`.
         """
-        track, data = encode(values, step)
-        description = {"offset": self._size, **track._asdict(), "shape": list(track.shape)}
+        return self._append(*encode(values, step))
+
+    def add_exactly(self, values: NDArray[Any]) -> dict[str, Any] | None:
+        """Adds floats of few different values without an error, and returns the description of their track.
+
+        Args:
+            values: (T, ...) of float32.
+
+        Returns:
+            The description; None, with nothing added, for more than 256 different values.
+        """
+        encoded = encode_exactly(values)
+        return None if encoded is None else self._append(*encoded)
+
+    def _append(self, track: Track, data: bytes) -> dict[str, Any]:
+        description = {"offset": self._size, **track._asdict(), "shape": list(track.shape), "table": list(track.table)}
+        if not track.table:
+            del description["table"]
         self._parts.append(data)
         self._size += len(data)
         return description
@@ -103,7 +119,13 @@ def to_page(replay: Replay) -> str:
     Args:
         replay: what it plays.
     """
-    return build_page(dict(replay.header), zlib.compress(replay.data, 9))
+    return build_page(dict(replay.header), _compress(replay.data))
+
+
+def _compress(data: bytes) -> bytes:
+    """Returns a zlib stream, made for small numbers that vary at random, which residuals are."""
+    compressor = zlib.compressobj(9, strategy=zlib.Z_FILTERED)
+    return compressor.compress(data) + compressor.flush()
 
 
 def read_replay(path: str | Path) -> Replay:

@@ -21,6 +21,7 @@ from gpuvec.errors import ReplayError
 from gpuvec.replay.document import TrackWriter
 
 PIXEL_STEP = 1.0 / 8.0  # pixels, of coordinates
+AGENT_STEP = 1.0 / 4.0  # pixels, of the positions of agents
 HEADING_STEP = 2.0 * np.pi / 128.0
 
 
@@ -158,8 +159,8 @@ def _encode_agents(canvases: Sequence[Canvas], tracks: TrackWriter) -> dict[str,
         "colours": [colour_name(ROLE_COLOURS[k % len(ROLE_COLOURS)]) for k in range(len(first.names))],
         "radius": first.radius,
         "role": tracks.add(_constant_once(np.stack([mark.role for mark in frames]))),
-        "x": tracks.add(points[..., 0].astype(np.float32), PIXEL_STEP),
-        "y": tracks.add(points[..., 1].astype(np.float32), PIXEL_STEP),
+        "x": tracks.add(points[..., 0].astype(np.float32), AGENT_STEP),
+        "y": tracks.add(points[..., 1].astype(np.float32), AGENT_STEP),
         "heading": None if heading is None else tracks.add(heading.astype(np.float32), HEADING_STEP),
         "active": None if active is None else tracks.add(active),
     }

@@ -16,12 +16,12 @@ from gpuvec.episode import Episode
 from gpuvec.errors import ReplayError
 from gpuvec.replay.document import TrackWriter
 from gpuvec.replay.drawing import encode_drawing
+from gpuvec.replay.quantization import encode_curve, encode_observation, encode_rewards
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.rendering import draw_state
 
 MAX_CURVES = 64  # elements of a field of the state that are shown as curves, if there are no pictures
-CURVE_LEVELS = 4096  # of the values of a curve
-LEVELS = {"observation": 255, "probabilities": 255, "value": CURVE_LEVELS, "td_error": CURVE_LEVELS}  # of details
+PROBABILITY_STEP = 1.0 / 255.0
 
 
 class Details(NamedTuple):
@@ -31,7 +31,11 @@ class Details(NamedTuple):
         agents: their indices, n of them.
         action: (T, n, K), or None.
         action_sizes: the number of choices of each component of an action; () if it is continuous.
+        action_names: of all choices, those of one component after the other, or of the components of a continuous action; ()
+            for numbers.
         observation: (T, n, D), or None.
+        features: names of the D features; () for numbers.
+        num_features: of the observation, of which the first D are here; 0 for D.
         probabilities: (T, n, N) of the actions, or None.
         value: (T, n), or None.
         td_error: (T, n), r + gamma V(s') - V(s), or None.
@@ -41,7 +45,10 @@ class Details(NamedTuple):
     agents: Sequence[int]
     action: NDArray[Any] | None = None
     action_sizes: Sequence[int] = ()
+    action_names: Sequence[str] = ()
     observation: NDArray[np.float32] | None = None
+    features: Sequence[str] = ()
+    num_features: int = 0
     probabilities: NDArray[np.float32] | None = None
     value: NDArray[np.float32] | None = None
     td_error: NDArray[np.float32] | None = None
@@ -106,7 +113,7 @@ def encode_scene(scene: Scene, tracks: TrackWriter) -> dict[str, Any]:
         "num_frames": num_steps + 1,
         "fps": env.render_fps,
         **(drawing or {"width": 0, "height": 0, "palette": [], "layout": None, "layouts": [], "agents": None}),
-        "rewards": tracks.add(np.asarray(episode.rewards, np.float32).reshape(num_steps, -1)),
+        "rewards": encode_rewards(np.asarray(episode.rewards, np.float32).reshape(num_steps, -1), tracks),
         "state": {} if drawing else _encode_curves(episode, tracks),
         "details": None if scene.details is None else _encode_details(scene.details, tracks),
         "events": [
@@ -176,24 +183,23 @@ def _describe(event: Event) -> dict[str, Any]:
 def _encode_curves(episode: Episode, tracks: TrackWriter) -> dict[str, Any]:
     """Returns {field: track} of the fields of the state that have few elements."""
     return {
-        name: _encode_levels(values, CURVE_LEVELS, tracks)
+        name: encode_curve(values, tracks)
         for name, values in episode.states.items()
         if int(np.prod(values.shape[1:], dtype=np.int64)) <= MAX_CURVES
     }
 
 
 def _encode_details(details: Details, tracks: TrackWriter) -> dict[str, Any]:
-    encoded: dict[str, Any] = {"agents": [int(i) for i in details.agents], "features": None, "action_names": None}
-    encoded["action_sizes"] = [int(n) for n in details.action_sizes] or None
-    for name, values in details._asdict().items():
-        if name not in encoded:
-            encoded[name] = None if values is None else _encode_levels(np.asarray(values), LEVELS.get(name), tracks)
-    return encoded
-
-
-def _encode_levels(values: NDArray[Any], num_levels: int | None, tracks: TrackWriter) -> dict[str, Any]:
-    """Returns the track of numbers that are shown, of which floats have so many levels between the lowest and the highest."""
-    if values.dtype.kind != "f" or num_levels is None:
-        return tracks.add(values)
-    finite = values[np.isfinite(values)]
-    return tracks.add(values, float(np.ptp(finite)) / num_levels if finite.size else 0.0)
+    encoded: dict[str, Any] = {
+        "agents": [int(i) for i in details.agents],
+        "features": list(details.features) or None,
+        "num_features": details.num_features or (0 if details.observation is None else details.observation.shape[-1]),
+        "action_names": list(details.action_names) or None,
+        "action_sizes": [int(n) for n in details.action_sizes] or None,
+    }
+    if details.probabilities is not None:
+        encoded["probabilities"] = tracks.add(np.asarray(details.probabilities), PROBABILITY_STEP)
+    if details.observation is not None:
+        encoded |= encode_observation(np.asarray(details.observation), tracks)
+    curves = {"action": details.action, "value": details.value, "td_error": details.td_error, "neighbors": details.neighbors}
+    return encoded | {name: encode_curve(np.asarray(values), tracks) for name, values in curves.items() if values is not None}

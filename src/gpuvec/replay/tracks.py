@@ -1,10 +1,11 @@
 """Arrays over time as few bytes: quantised, predicted from the frames before, and split into bytes of equal significance.
 
-A value is `low + step * code`, where codes are integers of 16 bits. The largest code stands for a number that is not finite. A
-track stores residuals of a prediction of the codes: the codes themselves (order 0), their differences from the last frame
-(order 1), or the differences of these (order 2), which are small for agents that move steadily. Residuals are stored in the
-order of elements, so that those of one element in successive frames are neighbours; signs are in the lowest bit. First all low
-bytes are stored and then, unless all are 0, the high bytes. What follows compresses well by DEFLATE, which browsers have.
+A value is `low + step * code`, where codes are integers of 16 bits, or `table[code]` for floats of few different values, which
+are exact. The largest code stands for a number that is not finite. A track stores residuals of a prediction of the codes: the
+codes themselves (order 0), their differences from the last frame (order 1), or the differences of these (order 2), which are
+small for agents that move steadily. Residuals are stored in the order of elements, so that those of one element in successive
+frames are neighbours; signs are in the lowest bit. First all low bytes are stored and then, unless all are 0, the high bytes.
+DEFLATE, which browsers have, compresses this well.
 
 Letters: T frames, N elements of a frame.
 """
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from gpuvec.errors import ReplayError
 
 MAX_CODE = 0xFFFE
+MAX_TABLE = 256  # values
 NOT_FINITE = 0xFFFF
 ORDERS = (0, 1, 2)
 
@@ -36,6 +38,7 @@ class Track(NamedTuple):
         step: the difference of the values of successive codes.
         order: of the prediction, 0, 1 or 2.
         planes: bytes of a residual, 1 or 2.
+        table: the values of the codes, which then need no `low` and no `step`; () without a table.
     """
 
     shape: tuple[int, ...]
@@ -44,6 +47,7 @@ class Track(NamedTuple):
     step: float
     order: int
     planes: int
+    table: tuple[float, ...] = ()
 
     @property
     def size(self) -> int:
@@ -75,11 +79,32 @@ def encode(values: NDArray[Any], step: float = 0.0) -> tuple[Track, bytes]:
         step = max(step, (high - low) / MAX_CODE) or 1.0
     codes = np.full(values.shape, NOT_FINITE, np.uint16)
     codes[is_finite] = np.rint((finite - low) / step).astype(np.uint16)
+    return _pack(codes, Track(values.shape, kind, low, step, 0, 1))
+
+
+def encode_exactly(values: NDArray[Any]) -> tuple[Track, bytes] | None:
+    """Returns a track of floats with a table of their values, and its bytes; None if there are more than 256 of them.
+
+    Args:
+        values: (T, ...) of float32. Those that are not finite become nan.
+    """
+    is_finite = np.isfinite(values)
+    table, indices = np.unique(np.where(is_finite, values, 0.0), return_inverse=True)
+    if len(table) > MAX_TABLE:
+        return None
+    codes = np.where(is_finite, indices.reshape(values.shape), NOT_FINITE).astype(np.uint16)
+    # The shortest decimal numbers that are read as the same float32.
+    exact = tuple(float(str(value)) for value in table.astype(np.float32))
+    return _pack(codes, Track(values.shape, "float", 0.0, 1.0, 0, 1, exact))
+
+
+def _pack(codes: NDArray[np.uint16], track: Track) -> tuple[Track, bytes]:
+    """Returns the track with the order and the planes that take the fewest bytes, and these bytes."""
     elements = codes.reshape(len(codes), math.prod(codes.shape[1:])).T  # (N, T)
     candidates = [_to_bytes(_residuals(elements, order)) for order in ORDERS[: max(1, min(len(ORDERS), len(codes)))]]
     order = min(range(len(candidates)), key=lambda k: len(zlib.compress(candidates[k][0], 1)))
     data, planes = candidates[order]
-    return Track(values.shape, kind, low, step, order, planes), data
+    return track._replace(order=order, planes=planes), data
 
 
 def decode(track: Track, data: bytes) -> NDArray[Any]:
@@ -90,7 +115,7 @@ def decode(track: Track, data: bytes) -> NDArray[Any]:
         data: its bytes.
 
     Raises:
-        ReplayError: another number of bytes.
+        ReplayError: another number of bytes, or codes that are not in the table.
     """
     if len(data) != track.size:
         raise ReplayError(f"a track of shape {track.shape} takes {track.size} bytes, and {len(data)} are there.")
@@ -103,7 +128,11 @@ def decode(track: Track, data: bytes) -> NDArray[Any]:
         elements = np.cumsum(elements, 1, dtype=np.uint16)
     codes = elements.T.reshape(track.shape)
     if track.kind == "float":
-        floats: NDArray[np.float32] = np.where(codes == NOT_FINITE, np.nan, track.low + track.step * codes).astype(np.float32)
+        is_finite = codes != NOT_FINITE
+        if track.table and (codes[is_finite] >= len(track.table)).any():
+            raise ReplayError(f"a track has codes beyond the {len(track.table)} values of its table: the file is damaged.")
+        values = np.array(track.table)[np.where(is_finite, codes, 0)] if track.table else track.low + track.step * codes
+        floats: NDArray[np.float32] = np.where(is_finite, values, np.nan).astype(np.float32)
         return floats
     integers: NDArray[Any] = codes.astype(np.int64) + int(track.low)
     return integers.astype(np.bool_ if track.kind == "bool" else np.int32)
@@ -119,7 +148,7 @@ def parse_track(description: Mapping[str, Any]) -> Track:
         shape = tuple(int(n) for n in description["shape"])
         track = Track(
             shape, str(description["kind"]), float(description["low"]), float(description["step"]),
-            int(description["order"]), int(description["planes"]),
+            int(description["order"]), int(description["planes"]), tuple(map(float, description.get("table", ()))),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ReplayError(f"a track of the replay has no valid description ({error!r}): the file is damaged.") from error
@@ -131,6 +160,7 @@ def parse_track(description: Mapping[str, Any]) -> Track:
         and math.isfinite(track.step)
         and track.order in ORDERS
         and track.planes in (1, 2)
+        and all(map(math.isfinite, track.table))
     )
     if not is_valid:
         raise ReplayError(f"a track of the replay has an invalid description, {track}: the file is damaged.")

@@ -1,9 +1,11 @@
-// Draws agents and their trails on a 2D context, and the symbols of roles for legends and for the atlas of the WebGL renderer.
+// Draws agents as paths of a 2D context, their trails, and what belongs to the selected agent.
 
 const TRAIL_SEGMENTS = 20000; // of all agents in a frame
 const MAX_TRAIL = 32; // frames
+const SELECTED_TRAIL = 60; // frames
 const MIN_RADIUS = 3.2; // CSS pixels
 const MIN_RADIUS_OF_MANY = 1.6;
+const RING_GAP = 5; // CSS pixels
 export const MANY_AGENTS = 2000;
 
 /** Returns the radius of symbols in pixels of the picture; `pixel` is the size of a CSS pixel there. */
@@ -11,62 +13,55 @@ export function symbolRadius(scene, pixel) {
   return Math.max(scene.header.agents.radius, pixel * (scene.numAgents > MANY_AGENTS ? MIN_RADIUS_OF_MANY : MIN_RADIUS));
 }
 
-/** Returns the number of frames before this one that trails show. */
-export function trailLength(scene, frame) {
-  return Math.min(frame, Math.max(2, Math.min(MAX_TRAIL, Math.floor(TRAIL_SEGMENTS / scene.numAgents))));
-}
-
-/** Begins the path of a role's symbol around a position. The symbol's own y is upwards, as headings turn. */
-export function traceSymbol(context, corners, x, y, radius, heading) {
-  const [cos, sin] = [radius * Math.cos(heading), radius * Math.sin(heading)];
-  context.beginPath();
-  for (const [u, v] of corners) context.lineTo(x + cos * u - sin * v, y - sin * u - cos * v);
-  context.closePath();
-}
-
 /** Draws a symbol: filled with an outline in the colour of the paper, or hollow and grey if it is inactive. */
 export function drawSymbol(context, scene, role, colours, isActive, x, y, radius, heading) {
   const { symbols } = scene.header.agents;
-  traceSymbol(context, symbols[role % symbols.length], x, y, radius, heading);
+  const [cos, sin] = [radius * Math.cos(heading), radius * Math.sin(heading)];
+  context.beginPath();
+  // The symbol's own y is upwards, as headings turn.
+  for (const [u, v] of symbols[role]) context.lineTo(x + cos * u - sin * v, y - sin * u - cos * v);
+  context.closePath();
   context.lineJoin = "round";
-  if (isActive) {
-    context.lineWidth = 0.25 * radius;
-    context.strokeStyle = colours.paper;
-    context.stroke();
-    context.fillStyle = colours.roles[role % colours.roles.length];
-    context.fill();
-  } else {
-    context.lineWidth = 0.28 * radius;
-    context.strokeStyle = colours.inactive;
-    context.stroke();
-  }
+  context.lineWidth = 0.26 * radius;
+  context.strokeStyle = isActive ? colours.paper : colours.inactive;
+  context.stroke();
+  context.fillStyle = colours.roles[role];
+  if (isActive) context.fill();
 }
 
-/** Draws all agents of a frame: inactive ones first, so that they cover no others. */
-export function drawAgents(context, scene, frame, colours, radius) {
-  const { x, y, heading, role } = scene.agents;
-  const [xs, ys, roles, headings] = [x.row(frame), y.row(frame), role.row(frame), heading?.row(frame)];
-  for (const isActive of [false, true]) {
-    for (let agent = 0; agent < xs.length; agent++) {
-      if (scene.isActive(agent, frame) !== isActive || !Number.isFinite(xs[agent] + ys[agent])) continue;
-      const angle = headings?.[agent] ?? 0;
-      drawSymbol(context, scene, roles[agent], colours, isActive, xs[agent], ys[agent], radius, Number.isFinite(angle) ? angle : 0);
+/** Draws agents as paths, which are smooth, and slow for very many. */
+export class PathRenderer {
+  constructor(canvas, scene) {
+    Object.assign(this, { canvas, scene, context: canvas.getContext("2d") });
+  }
+
+  /** Draws a frame. `view` has the pixels of the canvas in a pixel of the picture, the radius of symbols, and colours. */
+  draw(frame, { scale, radius, colours }) {
+    const { canvas, scene, context } = this;
+    const { x, y, heading, role } = scene.agents;
+    const [xs, ys, roles, headings] = [x.row(frame), y.row(frame), role.row(frame), heading?.row(frame)];
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    // Inactive agents are drawn first, so that they cover no others.
+    for (const isActive of [false, true]) {
+      for (let agent = 0; agent < xs.length; agent++) {
+        if (scene.isActive(agent, frame) !== isActive || !Number.isFinite(xs[agent] + ys[agent])) continue;
+        drawSymbol(context, scene, roles[agent], colours, isActive, xs[agent], ys[agent], radius, headings?.[agent] || 0);
+      }
     }
   }
 }
 
 /** Returns whether an agent jumped, as over the edge of a world without edges: its trail has a gap there. */
-export function isJump(scene, dx, dy) {
-  return !(Math.abs(dx) < scene.header.width / 2 && Math.abs(dy) < scene.header.height / 2);
-}
+const isJump = (scene, dx, dy) => !(Math.abs(dx) < scene.header.width / 2 && Math.abs(dy) < scene.header.height / 2);
 
-function traceSegments(context, scene, frame, role) {
-  const { x, y, role: roles } = scene.agents;
-  const [x0, y0, x1, y1, current] = [x.row(frame - 1), y.row(frame - 1), x.row(frame), y.row(frame), roles.row(frame)];
-  context.beginPath();
+/** Adds the ways that some agents came in the step before a frame to a path. */
+function traceSegments(context, scene, frame, isShown) {
+  const { x, y } = scene.agents;
+  const [x0, y0, x1, y1] = [x.row(frame - 1), y.row(frame - 1), x.row(frame), y.row(frame)];
   for (let agent = 0; agent < x1.length; agent++) {
     const [dx, dy] = [x1[agent] - x0[agent], y1[agent] - y0[agent]];
-    if (current[agent] !== role || (!dx && !dy) || isJump(scene, dx, dy) || !scene.isActive(agent, frame - 1)) continue;
+    if (!isShown(agent) || (!dx && !dy) || isJump(scene, dx, dy)) continue;
     context.moveTo(x0[agent], y0[agent]);
     context.lineTo(x1[agent], y1[agent]);
   }
@@ -74,17 +69,63 @@ function traceSegments(context, scene, frame, role) {
 
 /** Draws the ways that agents came in the last frames, which fade with their age. */
 export function drawTrails(context, scene, frame, colours, radius) {
-  const length = trailLength(scene, frame);
+  const length = Math.min(frame, Math.max(2, Math.min(MAX_TRAIL, Math.floor(TRAIL_SEGMENTS / scene.numAgents))));
   context.lineCap = scene.numAgents > MANY_AGENTS ? "butt" : "round";
   for (let age = length - 1; age >= 0; age--) {
     const share = 1 - age / length;
+    const roles = scene.agents.role.row(frame - age);
     context.globalAlpha = 0.5 * share;
     context.lineWidth = radius * (0.2 + 0.5 * share);
-    scene.roleNames.forEach((_, role) => {
-      traceSegments(context, scene, frame - age, role);
-      context.strokeStyle = colours.roles[role % colours.roles.length];
+    colours.roles.forEach((colour, role) => {
+      context.beginPath();
+      traceSegments(context, scene, frame - age, (agent) => roles[agent] === role);
+      context.strokeStyle = colour;
       context.stroke();
     });
   }
   context.globalAlpha = 1;
+}
+
+function drawRing(context, { x, y }, radius, width, colour) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.lineWidth = width;
+  context.strokeStyle = colour;
+  context.stroke();
+}
+
+function drawLink(context, from, to, gap) {
+  const distance = Math.hypot(to.x - from.x, to.y - from.y);
+  if (distance <= 2 * gap) return;
+  const [dx, dy] = [(gap * (to.x - from.x)) / distance, (gap * (to.y - from.y)) / distance];
+  context.beginPath();
+  context.moveTo(from.x + dx, from.y + dy);
+  context.lineTo(to.x - dx, to.y - dy);
+  context.stroke();
+}
+
+/** Draws a ring around an agent, the way that it came, and lines to the agents in its neighbour slots. */
+export function drawSelection(context, scene, frame, agent, colours, pixel) {
+  const position = scene.positionOf(agent, frame);
+  if (!position) return;
+  const gap = symbolRadius(scene, pixel) + RING_GAP * pixel;
+  context.strokeStyle = colours.ink;
+  context.lineWidth = 1.25 * pixel;
+  context.globalAlpha = 0.45;
+  context.beginPath();
+  const isSelected = (other) => other === agent;
+  for (let t = Math.max(1, frame - SELECTED_TRAIL); t <= frame; t++) traceSegments(context, scene, t, isSelected);
+  context.stroke();
+  context.globalAlpha = 0.9;
+  context.setLineDash([4 * pixel, 3 * pixel]);
+  for (const other of scene.detail("neighbors", agent, frame) ?? []) {
+    const end = scene.positionOf(other, frame);
+    if (!end) continue;
+    drawLink(context, position, end, gap);
+    drawRing(context, end, gap - pixel, pixel, colours.ink);
+  }
+  context.setLineDash([]);
+  context.globalAlpha = 1;
+  drawRing(context, position, gap, 4.5 * pixel, colours.paper);
+  drawRing(context, position, gap, 2 * pixel, colours.selection);
 }

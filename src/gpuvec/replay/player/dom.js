@@ -1,4 +1,6 @@
-// Elements, numbers as text, and canvases that are sharp on every screen.
+// Elements, and numbers as text.
+
+export const byId = (id) => document.getElementById(id);
 
 /** Returns an element. Properties named on... are listeners; all others are properties or attributes of the element. */
 export function el(tag, properties = {}, ...children) {
@@ -12,9 +14,7 @@ export function el(tag, properties = {}, ...children) {
   return node;
 }
 
-export const byId = (id) => document.getElementById(id);
-
-/** Sets the text of an element, if it is another one: players do this in each frame. */
+/** Sets the text of an element, if it is another one: the player does this in each frame. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -23,20 +23,27 @@ export function setText(node, text) {
 export function formatNumber(value) {
   if (!Number.isFinite(value)) return "NaN";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e6) return String(value).replace("-", "−");
-  const text = size >= 1e6 || size < 1e-3 ? value.toExponential(1) : size >= 100 ? value.toFixed(1) : value.toPrecision(3);
-  return text.replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "").replace(/\.0e/, "e").replace("e+", "e").replace(/-/g, "−");
+  const isExponential = size >= 1e6 || (size < 1e-3 && size > 0);
+  const text = isExponential
+    ? value.toExponential(1).replace(".0e", "e").replace("e+", "e")
+    : String(Number(size >= 100 ? value.toFixed(1) : value.toPrecision(3)));
+  return text.replaceAll("-", "−");
 }
 
-export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
-
-/** Gives a canvas as many pixels as it takes on the screen, and returns its context in CSS pixels, cleared. */
-export function prepareCanvas(canvas, width, height) {
-  const ratio = Math.min(window.devicePixelRatio || 1, 3);
-  const [columns, rows] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
-  if (canvas.width !== columns || canvas.height !== rows) Object.assign(canvas, { width: columns, height: rows });
-  const context = canvas.getContext("2d");
-  context.setTransform(columns / width, 0, 0, rows / height, 0, 0);
-  context.clearRect(0, 0, width, height);
-  return context;
+/** Makes moves of the pointer with a button down on an element move the clock. */
+export function addScrubbing(element, clock) {
+  const report = ({ clientX }) => {
+    const { left, width } = element.getBoundingClientRect();
+    const padding = parseFloat(getComputedStyle(element).paddingLeft);
+    clock.toggle(false);
+    clock.setFrame((clock.last * (clientX - left - padding)) / (width - 2 * padding));
+  };
+  element.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0 || event.target.closest("button")) return;
+    element.setPointerCapture(event.pointerId);
+    report(event);
+  });
+  element.addEventListener("pointermove", (event) => {
+    if (element.hasPointerCapture(event.pointerId)) report(event);
+  });
 }

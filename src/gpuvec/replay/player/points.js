@@ -1,27 +1,33 @@
-// Draws many agents with WebGL: one point each, with an image from the sheet of sprites.
+// Draws many agents with WebGL: one point each, with an image from the sheet of symbols.
 
-import { HEADINGS } from "./sprites.js";
+import { makeSheet, SpritePlaces } from "./sprites.js";
 
 const VERTEX_SHADER = `
-attribute float x, y, heading, role, is_active;
-uniform vec4 view;
+attribute vec4 place;
+uniform vec2 canvas;
 uniform float size;
 varying vec2 cell;
 void main() {
-  gl_Position = vec4(vec2(x, y) * view.xy + view.zw, 0.0, 1.0);
+  gl_Position = vec4(2.0 * place.x / canvas.x - 1.0, 1.0 - 2.0 * place.y / canvas.y, 0.0, 1.0);
   gl_PointSize = size;
-  cell = vec2(floor(mod(heading * ${(HEADINGS / 2 / Math.PI).toFixed(6)} + 0.5, ${HEADINGS}.0)), 2.0 * role + 1.0 - is_active);
+  cell = place.zw;
 }`;
 
 const FRAGMENT_SHADER = `
 precision highp float;
 uniform sampler2D sheet;
-uniform float inset;
+uniform float size;
 uniform vec2 shape;
 varying vec2 cell;
 void main() {
-  gl_FragColor = texture2D(sheet, (cell + clamp(gl_PointCoord, inset, 1.0 - inset)) * shape);
+  gl_FragColor = texture2D(sheet, (cell + clamp(gl_PointCoord, 0.5 / size, 1.0 - 0.5 / size)) * shape);
 }`;
+
+/** Returns whether a context has no GPU. Not all browsers respect `failIfMajorPerformanceCaveat`, so the name says it. */
+function isSoftware(gl) {
+  const name = gl.getExtension("WEBGL_debug_renderer_info")?.UNMASKED_RENDERER_WEBGL ?? gl.RENDERER;
+  return /swiftshader|llvmpipe|software|basic render/i.test(gl.getParameter(name));
+}
 
 function compile(gl) {
   const program = gl.createProgram();
@@ -36,72 +42,48 @@ function compile(gl) {
 }
 
 export class PointRenderer {
-  /** Returns a renderer on a canvas, or null where there is no WebGL, or one that is slower than sprites in 2D, without a GPU. */
-  static create(canvas, scene, order) {
-    const gl = canvas.getContext("webgl", { antialias: false, depth: false, failIfMajorPerformanceCaveat: true });
-    const program = gl && gl.getExtension("OES_element_index_uint") && compile(gl);
-    return program ? new PointRenderer(canvas, gl, program, scene, order) : null;
+  /** Returns a renderer on a canvas; null where there is no WebGL, or one without a GPU, slower than copying pixels. */
+  static create(canvas, scene) {
+    const gl = canvas.getContext("webgl", { antialias: false, depth: false });
+    const program = gl && !isSoftware(gl) && compile(gl);
+    return program ? new PointRenderer(canvas, scene, gl, program) : null;
   }
 
-  constructor(canvas, gl, program, scene, order) {
-    Object.assign(this, { canvas, gl, scene });
+  constructor(canvas, scene, gl, program) {
+    Object.assign(this, { canvas, scene, gl, places: new SpritePlaces(scene) });
     gl.useProgram(program);
     gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
-    this.uniforms = Object.fromEntries(
-      ["view", "size", "inset", "shape"].map((name) => [name, gl.getUniformLocation(program, name)]),
-    );
-    this.attributes = Object.fromEntries(["x", "y", "heading", "role", "is_active"].map((name) =>
-      [name, { location: gl.getAttribLocation(program, name), buffer: gl.createBuffer() }]));
+    gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
+    const place = gl.getAttribLocation(program, "place");
+    gl.enableVertexAttribArray(place);
+    gl.vertexAttribPointer(place, 4, gl.FLOAT, false, 0, 0);
     gl.bindTexture(gl.TEXTURE_2D, gl.createTexture());
     for (const side of [gl.TEXTURE_WRAP_S, gl.TEXTURE_WRAP_T]) gl.texParameteri(gl.TEXTURE_2D, side, gl.CLAMP_TO_EDGE);
     gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, gl.LINEAR);
-    gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, gl.createBuffer());
-    gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, order, gl.STATIC_DRAW);
-  }
-
-  /** Takes another sheet of sprites. */
-  setSheet(sheet) {
-    const { gl, uniforms } = this;
     gl.pixelStorei(gl.UNPACK_PREMULTIPLY_ALPHA_WEBGL, true);
-    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, gl.RGBA, gl.UNSIGNED_BYTE, sheet.canvas);
-    gl.uniform2f(uniforms.shape, sheet.cell / sheet.canvas.width, sheet.cell / sheet.canvas.height);
-    gl.uniform1f(uniforms.inset, 0.5 / sheet.cell);
-    gl.uniform1f(uniforms.size, sheet.size);
-    this.sheet = sheet;
+    this.uniform = (name) => gl.getUniformLocation(program, name);
   }
 
-  /** Gives an attribute the numbers of all vertices, or one number for all if `data` is one. */
-  setAttribute(name, data) {
-    const { gl } = this;
-    const { location, buffer } = this.attributes[name];
-    if (typeof data === "number") {
-      gl.disableVertexAttribArray(location);
-      gl.vertexAttrib1f(location, data);
-      return;
-    }
-    gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
-    gl.bufferData(gl.ARRAY_BUFFER, data, gl.STREAM_DRAW);
-    gl.enableVertexAttribArray(location);
-    gl.vertexAttribPointer(location, 1, data instanceof Uint8Array ? gl.UNSIGNED_BYTE : gl.FLOAT, false, 0, 0);
-  }
-
-  /** Draws a frame. `view` has the scale and the offset from pixels of the picture to those of the canvas. */
-  draw(frame, view, sheet) {
-    const { gl, uniforms, canvas, scene } = this;
+  /** Takes another sheet of symbols. */
+  setSheet(view) {
+    const { gl, uniform, canvas, scene } = this;
+    const { canvas: sheet, cell } = makeSheet(scene, view);
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, gl.RGBA, gl.UNSIGNED_BYTE, sheet);
     gl.viewport(0, 0, canvas.width, canvas.height);
-    gl.clearColor(0, 0, 0, 0);
+    gl.uniform2f(uniform("canvas"), canvas.width, canvas.height);
+    gl.uniform2f(uniform("shape"), cell / sheet.width, cell / sheet.height);
+    gl.uniform1f(uniform("size"), cell);
+    this.view = view;
+  }
+
+  draw(frame, view) {
+    const { gl, places } = this;
+    if (view !== this.view) this.setSheet(view);
+    // A position that is not finite is outside of the picture.
+    const data = places.at(frame, view.scale).map((value) => (Number.isFinite(value) ? value : -1e6));
     gl.clear(gl.COLOR_BUFFER_BIT);
-    const [sx, sy] = [2 / canvas.width, -2 / canvas.height];
-    gl.uniform4f(uniforms.view, sx * view.scale, sy * view.scale, sx * view.x - 1, sy * view.y + 1);
-    if (sheet !== this.sheet) this.setSheet(sheet);
-    const { x, y, heading, role, active } = scene.agents;
-    // Positions that are not finite are drawn outside of the picture.
-    this.setAttribute("x", x.row(frame).map((value) => (Number.isFinite(value) ? value : -1e7)));
-    this.setAttribute("y", y.row(frame).map((value) => (Number.isFinite(value) ? value : -1e7)));
-    this.setAttribute("heading", heading?.row(frame) ?? 0);
-    this.setAttribute("role", Uint8Array.from(role.row(frame)));
-    this.setAttribute("is_active", active?.row(frame) ?? 1);
-    gl.drawElements(gl.POINTS, scene.numAgents, gl.UNSIGNED_INT, 0);
+    gl.bufferData(gl.ARRAY_BUFFER, data, gl.STREAM_DRAW);
+    gl.drawArrays(gl.POINTS, 0, data.length / 4);
   }
 }

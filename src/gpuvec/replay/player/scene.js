@@ -1,11 +1,19 @@
 // Scenes: episodes as the header of a replay describes them, with tracks that are decoded when they are first needed.
 
-import { damaged, decode, ReplayProblem } from "./tracks.js";
+import { damaged, ReplayProblem } from "./loading.js";
+import { COLOURS } from "./theme.js";
+import { decode } from "./tracks.js";
 
-export const VERSION = 1;
+const VERSION = 2;
 
-/** Throws a problem for a header that is not one of a replay of this version. */
-export function checkHeader(header) {
+/** Returns the scenes of a header, which is JSON. `data` has the bytes of all tracks. */
+export function readScenes(text, data) {
+  let header;
+  try {
+    header = JSON.parse(text);
+  } catch (error) {
+    throw damaged(`Its header is not valid (${error.message}). Copy or download the file again.`);
+  }
   if (header?.format !== "gpuvec-replay") throw damaged("Its header is not one of a replay of gpuvec.");
   if (header.version !== VERSION) {
     throw new ReplayProblem(
@@ -14,50 +22,39 @@ export function checkHeader(header) {
     );
   }
   if (!Array.isArray(header.scenes) || !header.scenes.length) throw damaged("It has no scenes.");
-}
-
-/** Returns the scenes of a header, whose tracks are in `data`. */
-export function readScenes(header, data) {
   return header.scenes.map((scene, index) => new Scene(scene, index, data));
 }
 
 /** Parts of the marks of a layout, each with the positions of its numbers in the tracks of coordinates and colours. */
 function splitLayout(layout) {
-  let offset = 0;
-  let colour = 0;
+  let [offset, colour] = [0, 0];
   const parts = layout.marks.map((mark) => {
     const part = { mark, offset, colour };
-    if (mark.kind === "circle") offset += 3;
-    else if (mark.kind === "polygon" || mark.kind === "line") offset += 2 * mark.points;
+    offset += mark.kind === "circle" ? 3 : 2 * (mark.points ?? 0);
     if (mark.kind !== "cells" && mark.kind !== "agents") colour += 1;
     return part;
   });
   const agents = layout.marks.findIndex((mark) => mark.kind === "agents");
-  return { layout, before: agents < 0 ? parts : parts.slice(0, agents), after: agents < 0 ? [] : parts.slice(agents + 1), hasAgents: agents >= 0 };
+  const [before, after] = agents < 0 ? [parts, []] : [parts.slice(0, agents), parts.slice(agents + 1)];
+  return { layout, before, after, hasAgents: agents >= 0 };
 }
 
 export class Scene {
   constructor(header, index, data) {
-    this.header = header;
-    this.index = index;
-    this.data = data;
-    this.fields = new Map();
-    this.numFrames = header.num_frames;
+    Object.assign(this, { header, index, data, fields: new Map(), numFrames: header.num_frames });
     if (!Number.isInteger(this.numFrames) || this.numFrames < 1) throw damaged(`Scene ${index + 1} has no frames.`);
     this.events = (header.events ?? []).map((event) => ({ agents: [], text: event.kind, ...event, scene: index }));
-    this.details = header.details ?? null;
+    this.details = header.details ?? { agents: [] };
     this.rewards = this.field(header.rewards); // (T - 1, A)
     this.numAgents = this.rewards.size;
-    this.roleNames = header.agents?.names ?? (this.numAgents > 1 ? ["agents"] : ["agent"]);
-    this.prepareLayouts();
+    this.roleNames = header.agents?.names ?? ["agent"];
+    this.roleColours = header.agents?.colours ?? COLOURS;
     if (header.agents) {
-      const { role, x, y, heading, active } = header.agents;
-      this.agents = { role: this.field(role), x: this.field(x), y: this.field(y) };
-      this.agents.heading = heading ? this.field(heading) : null;
-      this.agents.active = active ? this.field(active) : null;
+      const fields = ["role", "x", "y", "heading", "active"].filter((name) => header.agents[name]);
+      this.agents = Object.fromEntries(fields.map((name) => [name, this.field(header.agents[name])]));
       this.numAgents = this.agents.x.size;
     }
-    this.hasPicture = this.layouts.some(({ layout }) => layout.marks.length > 0);
+    this.prepareLayouts();
   }
 
   /** Returns the field of a track. */
@@ -68,61 +65,48 @@ export class Scene {
 
   prepareLayouts() {
     this.layouts = (this.header.layouts ?? []).map(splitLayout);
-    this.layoutOfFrame = this.layouts.length ? this.field(this.header.layout).data : [];
+    this.hasPicture = this.layouts.some(({ layout }) => layout.marks.length > 0);
+    if (!this.layouts.length) return;
+    const numbers = this.field(this.header.layout);
     const counts = this.layouts.map(() => 0);
-    this.rowOfFrame = Array.from({ length: this.numFrames }, (_, frame) => {
-      const number = this.layoutOfFrame[this.layoutOfFrame.length === 1 ? 0 : frame];
-      if (this.layouts.length && !(number in counts)) throw damaged(`Frame ${frame} has layout ${number}, which is missing.`);
-      return this.layouts.length ? counts[number]++ : 0;
+    this.layoutOfFrame = Array.from({ length: this.numFrames }, (_, frame) => {
+      const [number] = numbers.row(frame);
+      if (!(number in counts)) throw damaged(`Frame ${frame} has layout ${number}, which is missing.`);
+      return { ...this.layouts[number], row: counts[number]++ };
     });
-  }
-
-  /** Returns the layout of a frame, and the row of its tracks that belongs to the frame. */
-  layoutAt(frame) {
-    const number = this.layoutOfFrame[this.layoutOfFrame.length === 1 ? 0 : frame];
-    return { parts: this.layouts[number], row: this.rowOfFrame[frame] };
   }
 
   /** Returns the frame of the scene at a frame of the clock: a shorter scene stays at its end. */
   clamp(frame) {
-    return Math.min(Math.max(frame, 0), this.numFrames - 1);
-  }
-
-  roleOf(agent, frame) {
-    return this.agents ? this.agents.role.row(frame)[agent] : 0;
+    return Math.min(frame, this.numFrames - 1);
   }
 
   isActive(agent, frame) {
-    return this.agents?.active ? this.agents.active.row(frame)[agent] !== 0 : true;
+    return this.agents?.active?.row(frame)[agent] !== 0;
   }
 
   nameOf(agent, frame) {
-    return this.numAgents > 1 ? `${this.roleNames[this.roleOf(agent, frame)] ?? "agent"} ${agent}` : "agent";
+    const role = this.agents?.role.row(frame)[agent] ?? 0;
+    return this.numAgents > 1 ? `${this.roleNames[role]} ${agent}` : "agent";
   }
 
   /** Returns the position of an agent in pixels of the picture, or null where it is not drawn. */
   positionOf(agent, frame) {
-    if (!this.agents || !this.layoutAt(frame).parts?.hasAgents) return null;
+    if (!this.layoutOfFrame?.[frame].hasAgents) return null;
     const [x, y] = [this.agents.x.row(frame)[agent], this.agents.y.row(frame)[agent]];
-    return Number.isFinite(x) && Number.isFinite(y) ? { x, y } : null;
+    return Number.isFinite(x + y) ? { x, y } : null;
   }
 
-  /** Returns a track of the details at a step and an agent; null where there is none. */
+  /** Returns what a track of the details has for a step and an agent; null where there is nothing. */
   detail(name, agent, step) {
-    const slot = this.details?.agents.indexOf(agent) ?? -1;
+    const slot = this.details.agents.indexOf(agent);
     if (slot < 0 || !this.details[name] || step >= this.numFrames - 1) return null;
     const field = this.field(this.details[name]);
     const size = field.size / this.details.agents.length;
-    return field.row(step).subarray(slot * size, (slot + 1) * size);
-  }
-
-  /** Returns the components of the action that an agent takes after a frame; null where none is known. */
-  actionOf(agent, frame) {
-    const { actions } = this.header; // (T - 1, A, K)
-    if (!actions || frame >= this.numFrames - 1) return this.detail("action", agent, frame);
-    const field = this.field(actions);
-    const size = field.size / this.rewards.size;
-    return field.row(frame).subarray(agent * size, (agent + 1) * size);
+    const values = field.row(step).subarray(slot * size, (slot + 1) * size);
+    if (name !== "observation") return values;
+    const exponents = this.field(this.details.exponents).data;
+    return values.map((value, k) => value * 2 ** exponents[k]);
   }
 
   /** Returns a number of the details of an agent over frames; null where there is none. */
@@ -140,16 +124,14 @@ export class Scene {
   meanRewards() {
     const means = this.roleNames.map(() => new Float64Array(this.numFrames).fill(NaN));
     for (let frame = 1; frame < this.numFrames; frame++) {
-      const rewards = this.rewards.row(frame - 1);
       const roles = this.agents?.role.row(frame);
-      const sums = means.map(() => 0);
-      const counts = means.map(() => 0);
-      for (let agent = 0; agent < rewards.length; agent++) {
-        const role = roles ? roles[agent] : 0;
-        sums[role] += rewards[agent];
+      const [sums, counts] = [means.map(() => 0), means.map(() => 0)];
+      this.rewards.row(frame - 1).forEach((reward, agent) => {
+        const role = roles?.[agent] ?? 0;
+        sums[role] += reward;
         counts[role] += 1;
-      }
-      means.forEach((mean, role) => (mean[frame] = counts[role] ? sums[role] / counts[role] : NaN));
+      });
+      means.forEach((mean, role) => (mean[frame] = sums[role] / counts[role]));
     }
     return means;
   }

@@ -1,0 +1,148 @@
+// The player: scenes with one clock, what is selected, and all that keys and buttons do.
+
+import { MANY_AGENTS } from "./agents.js";
+import { Clock, SPEEDS } from "./clock.js";
+import { byId, el, setText } from "./dom.js";
+import { Inspector } from "./inspector.js";
+import { SceneView } from "./sceneview.js";
+import { onThemeChange } from "./theme.js";
+import { eventSymbol, Timeline } from "./timeline.js";
+
+const JUMP = 10; // frames of an arrow key with shift
+
+export class Player {
+  constructor(scenes) {
+    const events = scenes.flatMap((scene) => scene.events).sort((a, b) => a.frame - b.frame);
+    Object.assign(this, { scenes, events, selection: null, views: [] });
+    // Trails of very many agents hide these, and are shown on demand.
+    this.showTrails = scenes.every((scene) => scene.numAgents <= MANY_AGENTS);
+    const numFrames = Math.max(...scenes.map((scene) => scene.numFrames));
+    const clock = new Clock(numFrames, scenes[0].header.fps || 10, () => this.draw());
+    Object.assign(this, { clock, actions: this.makeActions(clock) });
+    this.inspector = new Inspector(byId("inspector"), clock, (agent) => this.select(this.selection.scene, agent));
+    this.timeline = new Timeline(byId("timeline"), scenes, clock, (event) => this.jumpTo(event));
+    byId("message").hidden = true;
+    byId("app").hidden = false;
+    this.writeTexts();
+    this.listEvents();
+    this.connect();
+    this.views = scenes.map((scene) => new SceneView(scene, this));
+    byId("scenes").append(...this.views.map(({ node }) => node));
+    // The only agent of a scene needs no click.
+    this.select(scenes[0].numAgents === 1 ? 0 : null, 0);
+  }
+
+  writeTexts() {
+    const { scenes, clock } = this;
+    setText(byId("last-frame"), ` / ${clock.last}`);
+    byId("scenes").dataset.count = scenes.length;
+    byId("trails").hidden = !scenes.some(({ agents }) => agents);
+    byId("speed").append(...SPEEDS.map((speed) => el("option", { value: speed, textContent: `${speed}×` })));
+  }
+
+  /** Returns what keys do, and buttons of the page whose data-key names the key. */
+  makeActions(clock) {
+    return {
+      " ": () => clock.toggle(), Home: () => clock.step(-clock.numFrames), End: () => clock.step(clock.numFrames),
+      ArrowLeft: (shiftKey) => clock.step(shiftKey ? -JUMP : -1), ArrowRight: (shiftKey) => clock.step(shiftKey ? JUMP : 1),
+      "+": () => clock.changeSpeed(1), "=": () => clock.changeSpeed(1), "-": () => clock.changeSpeed(-1),
+      l: () => clock.change({ isLooping: !clock.isLooping }), t: () => this.setTrails(!this.showTrails),
+      e: () => this.jumpToNext(1), E: () => this.jumpToNext(-1), a: () => this.selectNext(1), A: () => this.selectNext(-1),
+      "?": () => byId("help").showModal(), Escape: () => this.select(null, null),
+    };
+  }
+
+  connect() {
+    const { clock, actions } = this;
+    byId("speed").addEventListener("change", ({ target }) => clock.change({ speed: Number(target.value) }));
+    for (const button of document.querySelectorAll("[data-key]")) {
+      button.addEventListener("click", ({ detail }) => {
+        actions[button.dataset.key]();
+        if (detail) button.blur(); // After a click of a pointer, the space key shall play and not repeat the click.
+      });
+    }
+    byId("help").addEventListener("click", ({ target }) => target === byId("help") && target.close());
+    document.addEventListener("keydown", (event) => this.onKey(event));
+    onThemeChange(() => this.views.forEach((view) => view.setTheme()));
+  }
+
+  onKey(event) {
+    const { target, key, shiftKey } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open || target.closest("select")) return;
+    if (target.closest("button") && [" ", "Enter"].includes(key)) return;
+    if (!Object.hasOwn(this.actions, key)) return;
+    this.actions[key](shiftKey);
+    event.preventDefault();
+  }
+
+  /** Selects an agent of a scene; null for none. */
+  select(scene, agent) {
+    this.selection = scene === null || agent === null ? null : { scene, agent };
+    document.body.classList.toggle("has-selection", this.selection !== null);
+    if (this.selection) this.inspector.show(this.scenes[scene], agent);
+    else this.inspector.close();
+    this.draw();
+  }
+
+  /** Selects the next or previous agent of all scenes, of those with details if a scene has any. */
+  selectNext(by) {
+    const agents = this.scenes.flatMap(({ index, details, numAgents }) =>
+      (details.agents.length ? details.agents : [...Array(numAgents).keys()]).map((agent) => ({ scene: index, agent })));
+    const { scene, agent } = this.selection ?? {};
+    const current = agents.findIndex((other) => other.scene === scene && other.agent === agent);
+    const next = agents.at((current < 0 && by < 0 ? -1 : current + by) % agents.length);
+    this.select(next.scene, next.agent);
+  }
+
+  setTrails(showTrails) {
+    this.showTrails = showTrails;
+    this.draw();
+  }
+
+  jumpTo(event) {
+    this.clock.toggle(false);
+    this.clock.setFrame(event.frame);
+    if (event.agents.length) this.select(event.scene, event.agents[0]);
+    setText(byId("announcement"), `Frame ${event.frame}: ${event.text}`);
+  }
+
+  jumpToNext(direction) {
+    const { frame } = this.clock;
+    const others = this.events.filter((event) => (event.frame - frame) * direction > 0);
+    if (others.length) this.jumpTo(others.at(direction > 0 ? 0 : -1));
+  }
+
+  listEvents() {
+    const rows = this.events.map((event) => {
+      const number = this.scenes.length > 1 ? [el("span", { className: "number" }, `${event.scene + 1}`)] : [];
+      const texts = [el("span", { className: "frame" }, `${event.frame}`), ...number, el("span", {}, event.text)];
+      return el("li", {}, el("button", { onclick: () => this.jumpTo(event) }, eventSymbol(event), ...texts));
+    });
+    byId("event-list").append(...rows);
+    byId("events").hidden = !rows.length;
+    setText(byId("event-count"), rows.length.toLocaleString("en"));
+  }
+
+  /** Takes the state of another player. */
+  restore({ isLooping, speed, selection, showTrails, frame }) {
+    this.setTrails(showTrails);
+    this.clock.change({ isLooping, speed });
+    if (selection?.agent < this.scenes[selection?.scene]?.numAgents) this.select(selection.scene, selection.agent);
+    this.clock.setFrame(frame);
+  }
+
+  /** Shows the current frame and the state of the controls. */
+  draw() {
+    const { clock } = this;
+    this.views.forEach((view) => view.draw(clock.frame));
+    this.timeline.draw(clock.frame);
+    this.inspector.draw(clock.frame);
+    setText(byId("frame"), `${clock.frame}`);
+    setText(byId("seconds"), `${(clock.frame / clock.framesPerSecond).toFixed(1)} s`);
+    byId("play").classList.toggle("playing", clock.isPlaying);
+    byId("play").setAttribute("aria-label", clock.isPlaying ? "Pause" : "Play");
+    byId("loop").setAttribute("aria-pressed", clock.isLooping);
+    byId("trails").setAttribute("aria-pressed", this.showTrails);
+    byId("speed").value = clock.speed;
+  }
+}
