@@ -22,4 +22,7 @@ The modules::
     environment         the environment that the agents share
     sample_order        the order of the samples in the minibatches
     loss, adam          the loss of each agent, and a step of Adam
+    search_space        the settings that a search varies
+    sweep               a search with successive halving, and confirmation on fresh seeds
+    population_based_training    settings that change while agents learn
 """

@@ -83,10 +83,12 @@ class AgentState:
     def copy_learned(self, source: Tensor) -> None:
         """Gives each agent the parameters and the state of the optimiser of another one; its settings do not change.
 
+        An agent that was stopped continues if it takes those of one that runs.
+
         Args:
             source: (P,) int64: the agents to copy from; the own number for an agent that keeps what it has.
         """
-        for x in (self.parameters, *self.adam):
+        for x in (self.parameters, *self.adam, self.stopped_at, self.fault):
             x.copy_(x[source])
 
 

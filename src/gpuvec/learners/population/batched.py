@@ -92,6 +92,11 @@ class BatchedPopulation:
         self._update = BatchedUpdate(padded, self._networks, self.state)
         self._metrics = torch.zeros(len(METRICS), padded.num_agents, device=device)
 
+    @property
+    def stopped_at(self) -> Tensor:
+        """(P,) int64: the iteration in which an agent was stopped, because a number was not finite; -1 for one that runs."""
+        return self.state.stopped_at[: self.args.num_agents]
+
     def close(self) -> None:
         """Frees the environment."""
         self.env.close()
@@ -238,6 +243,8 @@ class BatchedPopulation:
 
     def copy_learned(self, source: Sequence[int]) -> None:
         """Gives each agent the parameters and the moments of another one; settings and environments do not change.
+
+        An agent that was stopped continues if it takes those of one that runs.
 
         Args:
             source: P numbers of agents; the own number for an agent that keeps what it has.

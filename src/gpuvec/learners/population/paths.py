@@ -24,6 +24,10 @@ class PopulationPath(Protocol):
     iteration: int
     """The number of finished iterations."""
 
+    @property
+    def stopped_at(self) -> Tensor:
+        """(P,) int64: the iteration in which an agent was stopped, because a number was not finite; -1 for one that runs."""
+
     def capture(self) -> None:
         """Prepares launches on a GPU; the state is the same afterwards."""
 
@@ -54,6 +58,8 @@ class PopulationPath(Protocol):
 
     def copy_learned(self, source: Sequence[int]) -> None:
         """Gives each agent the parameters and the moments of another one; settings and environments do not change.
+
+        An agent that was stopped continues if it takes those of one that runs.
 
         Args:
             source: P numbers of agents; the own number for an agent that keeps what it has.

@@ -88,6 +88,7 @@ def train_population(
     on_phase: OnPhase | None = None,
     iterations_per_launch: int | None = None,
     should_stop: Callable[[], bool] | None = None,
+    last_iteration: int | None = None,
 ) -> PopulationResult:
     """Trains all agents for `args.base.total_steps` steps each.
 
@@ -102,6 +103,7 @@ def train_population(
             the wait ends.
         iterations_per_launch: the number of iterations between two calls of `on_launch`; None for that of the device.
         should_stop: called before each launch; returns whether the training ends, to continue later from its state.
+        last_iteration: the iteration after which the training ends, to continue later; None for the last one of the settings.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
@@ -119,8 +121,9 @@ def train_population(
             with phase(on_phase, "capturing CUDA graphs"):
                 population.capture()
         recorder = HistoryRecorder(args, population.iteration)
-        while population.iteration < args.base.iterations and not (should_stop is not None and should_stop()):
-            results = population.advance(min(launch, args.base.iterations - population.iteration)).cpu().numpy()
+        end = min(args.base.iterations, last_iteration or args.base.iterations)
+        while population.iteration < end and not (should_stop is not None and should_stop()):
+            results = population.advance(min(launch, end - population.iteration)).cpu().numpy()
             recorder.add(results)
             if on_launch is not None:
                 on_launch(population, results)

@@ -1,0 +1,205 @@
+"""Population-based training (Jaderberg et al., 2017, arXiv:1711.09846): the settings of agents change while they learn.
+
+Between launches the worst agents take the parameters and moments of some of the best ones (exploit), and perturbed settings of
+theirs (explore). All changes are recorded.
+
+Letters: P agents, V changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
+from gpuvec.learners.population.paths import PopulationPath
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_result import PopulationResult
+from gpuvec.learners.population.population_training import OnLaunch, train_population
+from gpuvec.learners.population.search_space import (
+    PARAMS_PREFIX,
+    SearchParameter,
+    require_search_space,
+    sample_space,
+    split_columns,
+)
+from gpuvec.learners.wait_reports import OnPhase
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PBTArgs:
+    """The settings of population-based training.
+
+    Raises:
+        ValueError: a value out of its range; the message names it and what is allowed.
+    """
+
+    base: PPOArgs = field(default_factory=PPOArgs)
+    """The settings that all agents fraction. The learning rate is not annealed, because the training changes it."""
+    parameters: tuple[SearchParameter, ...] = ()
+    """The settings that change, with the ranges that they do not leave."""
+    num_agents: int = 64
+    """Number of agents, P."""
+    interval: int = 10
+    """Iterations between two changes."""
+    fraction: float = 0.2
+    """The part of the agents that copy, and the part of those that are copied from."""
+    factors: tuple[float, float] = (0.8, 1.25)
+    """A setting of a copy is multiplied by one of these."""
+
+    def __post_init__(self) -> None:
+        require_search_space(self.parameters, self.base)
+        if of_env := [each.name for each in self.parameters if each.name.startswith(PARAMS_PREFIX)]:
+            raise ValueError(f"{of_env[0]} is a parameter of the environment, which does not change during a training.")
+        if not isinstance(self.interval, int) or self.interval < 1:
+            raise ValueError(f"interval must be an integer of at least 1, got {self.interval!r}.")
+        if not 0.0 < self.fraction <= 0.5:
+            raise ValueError(f"fraction must be above 0 and at most 0.5, got {self.fraction}.")
+        if len(self.factors) != 2 or not all(factor > 0.0 for factor in self.factors):
+            raise ValueError(f"factors must be two numbers above 0, got {self.factors}.")
+        if self.num_agents < 2:
+            raise ValueError(f"num_agents must be at least 2, of which one learns from the other, got {self.num_agents}.")
+
+
+class PBTSchedule(NamedTuple):
+    """What changed in the training."""
+
+    iterations: NDArray[np.int64]
+    """(V,): the number of finished iterations at each change."""
+    sources: NDArray[np.int64]
+    """(V, P): the agent whose parameters an agent has from then on; the own number where it kept its own."""
+    settings: dict[str, FloatArray]
+    """{setting: (V + 1, P)}: the first values, and those after each change."""
+
+    def lineage(self, k: int) -> tuple[list[int], dict[str, FloatArray]]:
+        """Returns the agents in which the parameters of agent `k` were, and {setting: values}, both (V + 1,).
+
+        This is the schedule with which a single training would learn what agent `k` has at the end.
+
+        Args:
+            k: the number of the agent at the end of the training.
+        """
+        agents = [k]
+        for sources in self.sources[::-1]:
+            agents.append(int(sources[agents[-1]]))
+        agents.reverse()
+        index = np.arange(len(agents)), agents
+        return agents, {name: column[index] for name, column in self.settings.items()}
+
+
+class PBTResult(NamedTuple):
+    """The result of `population_based_training`."""
+
+    result: PopulationResult
+    schedule: PBTSchedule
+
+
+class Exploration:
+    """Exploits and explores between launches.
+
+    Args:
+        args: the settings.
+        values: {setting: (P,)}: the first values.
+    """
+
+    def __init__(self, args: PBTArgs, values: dict[str, FloatArray]) -> None:
+        self._args = args
+        self._iterations: list[int] = []
+        self._sources: list[NDArray[np.int64]] = []
+        self._values = [values]
+
+    def __call__(self, population: PopulationPath, results: NDArray[np.float32]) -> None:
+        """Changes the worst agents, if the training continues.
+
+        Args:
+            population: the population.
+            results: (I, M, P): the M metrics in the I iterations since the last change.
+        """
+        if population.iteration >= population.args.base.iterations:
+            return
+        is_running = population.stopped_at.cpu().numpy() == RUNNING
+        scores = np.where(is_running, last_returns(results), -np.inf)
+        rng = np.random.default_rng((self._args.base.seed, population.iteration))
+        source = choose_sources(scores, self._args.fraction, rng)
+        values = {each.name: self._perturbed(each, source, rng) for each in self._args.parameters}
+        population.copy_learned(source.tolist())
+        for name, column in values.items():
+            population.set_settings(name, column.tolist())
+        self._iterations.append(population.iteration)
+        self._sources.append(source)
+        self._values.append(values)
+
+    def _perturbed(self, parameter: SearchParameter, source: NDArray[np.int64], rng: np.random.Generator) -> FloatArray:
+        """Returns the values of a setting after a change."""
+        before = self._values[-1][parameter.name]
+        factors = rng.choice(np.array(self._args.factors), size=len(source))
+        is_copy = source != np.arange(len(source))
+        return np.where(is_copy, parameter.clip(before[source] * factors), before)
+
+    def schedule(self) -> PBTSchedule:
+        """Returns what changed so far."""
+        sources = np.array(self._sources, np.int64).reshape(len(self._sources), -1)
+        settings = {name: np.stack([values[name] for values in self._values]) for name in self._values[0]}
+        return PBTSchedule(np.array(self._iterations, np.int64), sources, settings)
+
+
+def last_returns(results: NDArray[np.float32]) -> FloatArray:
+    """Returns the mean return of each agent over some iterations, (P,), minus infinity where no episode ended.
+
+    Args:
+        results: (I, M, P): the M metrics in the iterations.
+    """
+    returns = results[:, METRICS.index("return")].astype(np.float64)
+    is_number = np.isfinite(returns)
+    counts = is_number.sum(0)
+    means = np.where(is_number, returns, 0.0).sum(0) / np.maximum(counts, 1)
+    return np.where(counts > 0, means, -np.inf)
+
+
+def choose_sources(scores: FloatArray, fraction: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Returns for each agent the one whose parameters it takes, (P,): for the worst ones random ones of the best.
+
+    Args:
+        scores: (P,): the higher the better.
+        fraction: the part of the agents that are the worst, and that are the best.
+        rng: draws the sources.
+    """
+    count = max(1, int(len(scores) * fraction))
+    order = np.argsort(-scores, kind="stable")
+    source = np.arange(len(scores))
+    source[order[-count:]] = rng.choice(order[:count], size=count)
+    return source
+
+
+def population_based_training(args: PBTArgs, on_launch: OnLaunch | None = None, on_phase: OnPhase | None = None) -> PBTResult:
+    """Trains a population whose settings change while it learns.
+
+    Args:
+        args: the settings.
+        on_launch: called with the population and the numbers of each launch, before agents change.
+        on_phase: as in `train_population`.
+
+    Raises:
+        ValueError, TypeError, DeviceError: settings or a device that do not fit.
+        OutOfMemoryError: the agents do not fit into the memory that is free.
+    """
+    values = sample_space(args.parameters, args.num_agents, "sobol", args.base.seed)
+    settings, params = split_columns(values)
+    base = replace(args.base, anneal_lr=False)
+    exploration = Exploration(args, values)
+    observers: Sequence[OnLaunch] = (exploration,) if on_launch is None else (on_launch, exploration)
+
+    def after_launch(population: PopulationPath, results: NDArray[np.float32]) -> None:
+        for observer in observers:
+            observer(population, results)
+
+    population_args = PopulationArgs(base, args.num_agents, (), settings, params)
+    result = train_population(population_args, after_launch, on_phase=on_phase, iterations_per_launch=args.interval)
+    return PBTResult(result, exploration.schedule())

@@ -1,0 +1,116 @@
+"""The settings that a search varies, and samples of them. This module imports torch where it draws.
+
+Letters: N samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.population.population_args import AGENT_SETTINGS
+
+FloatArray = NDArray[np.float64]
+SamplerName = Literal["sobol", "random"]
+PARAMS_PREFIX = "params."  # of the names of parameters of the environment
+
+
+class SearchParameter(NamedTuple):
+    """A setting that a search varies."""
+
+    name: str
+    """One of `AGENT_SETTINGS`, or "params.gravity" for a parameter of the environment."""
+    scale: Literal["log", "linear"]
+    """Whether values, or their logarithms, are distributed uniformly."""
+    low: float
+    """The lowest value."""
+    high: float
+    """The highest value."""
+
+    def values(self, units: FloatArray) -> FloatArray:
+        """Returns the values at positions between the lowest and the highest one.
+
+        Args:
+            units: (N,), from 0 to 1.
+        """
+        if self.scale == "linear":
+            return self.low + (self.high - self.low) * units
+        return np.exp(math.log(self.low) + (math.log(self.high) - math.log(self.low)) * units).clip(self.low, self.high)
+
+    def clip(self, values: FloatArray) -> FloatArray:
+        """Returns the nearest values that the search allows.
+
+        Args:
+            values: (N,).
+        """
+        return values.clip(self.low, self.high)
+
+
+def require_search_space(parameters: Sequence[SearchParameter], base: PPOArgs) -> None:
+    """Checks the settings that a search varies.
+
+    Args:
+        parameters: the settings.
+        base: the settings that all agents share.
+
+    Raises:
+        ValueError: none, one twice, one that agents cannot differ in, or a range that makes no sense.
+    """
+    names = [parameter.name for parameter in parameters]
+    if not names:
+        raise ValueError("a search needs settings to vary, such as --param learning_rate log 1e-4 1e-2.")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{repeated[0]} is varied twice: give it once.")
+    for name, scale, low, high in parameters:
+        if name not in AGENT_SETTINGS and not name.startswith(PARAMS_PREFIX):
+            raise ValueError(
+                f"{name} cannot be varied; {', '.join(AGENT_SETTINGS)} can, and parameters of the environment, as "
+                f"{PARAMS_PREFIX}gravity."
+            )
+        if scale not in ("log", "linear"):
+            raise ValueError(f"the scale of {name} must be log or linear, got {scale!r}.")
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(f"the range of {name} must go from a lower to a higher number, got {low:g} to {high:g}.")
+        if scale == "log" and low <= 0.0:
+            raise ValueError(f"the range of {name} must be above 0 on a logarithmic scale, got {low:g} to {high:g}.")
+        if name in AGENT_SETTINGS:
+            for value in (low, high):
+                changes: dict[str, Any] = {name: value}
+                replace(base, num_envs=None, **changes)
+
+
+def sample_space(parameters: Sequence[SearchParameter], count: int, sampler: SamplerName, seed: int) -> dict[str, FloatArray]:
+    """Returns {name: (count,) values} of settings.
+
+    Args:
+        parameters: the settings.
+        count: the number of samples.
+        sampler: "sobol" for a scrambled Sobol sequence, which covers the space more evenly, or "random".
+        seed: of the samples.
+    """
+    if sampler == "sobol":
+        from torch.quasirandom import SobolEngine
+
+        units = SobolEngine(len(parameters), scramble=True, seed=seed).draw(count).double().numpy()
+    else:
+        units = np.random.default_rng(seed).random((count, len(parameters)))
+    return {parameter.name: parameter.values(units[:, k]) for k, parameter in enumerate(parameters)}
+
+
+def split_columns(columns: dict[str, FloatArray]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Returns the settings of agents and the parameters of their environments, as `PopulationArgs` takes them.
+
+    Args:
+        columns: {name: (P,)}.
+    """
+    settings = {name: x.tolist() for name, x in columns.items() if not name.startswith(PARAMS_PREFIX)}
+    params = {
+        name.removeprefix(PARAMS_PREFIX): x.tolist() for name, x in columns.items() if name.startswith(PARAMS_PREFIX)
+    }  # fmt: skip
+    return settings, params

@@ -1,0 +1,161 @@
+"""Searches over settings, and population-based training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.learners.config.ppo_config import PPOArgs  # imported after torch, which it needs
+from gpuvec.learners.population.agent_metrics import METRICS
+from gpuvec.learners.population.agent_selection import select_agents
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_based_training import (
+    PBTArgs,
+    PBTSchedule,
+    choose_sources,
+    last_returns,
+    population_based_training,
+)
+from gpuvec.learners.population.population_training import train_population
+from gpuvec.learners.population.search_space import SearchParameter, require_search_space, sample_space
+from gpuvec.learners.population.sweep import SweepArgs, SweepResult, sweep
+
+BASE = PPOArgs(
+    env="gpuvec/CartPole-v1", device="cpu", num_envs=3, num_steps=16, num_iterations=4, num_minibatches=3, hidden=(8,),
+    params={"max_episode_steps": 5},
+)  # fmt: skip
+RATE, GAMMA = SearchParameter("learning_rate", "log", 1e-4, 1e-2), SearchParameter("gamma", "linear", 0.9, 1.0)
+
+
+@pytest.mark.parametrize("sampler", ["sobol", "random"])
+def test_samples_are_uniform_on_their_scale(sampler: Any) -> None:
+    values = sample_space([RATE, GAMMA], 256, sampler, seed=3)
+    for parameter, column in ((RATE, np.log10(values["learning_rate"])), (GAMMA, values["gamma"])):
+        low, high = np.log10((parameter.low, parameter.high)) if parameter is RATE else (parameter.low, parameter.high)
+        counts = np.histogram(column, bins=8, range=(low, high))[0]
+        assert counts.sum() == 256
+        assert (counts == 32).all() if sampler == "sobol" else (np.abs(counts - 32) < 5 * 32**0.5).all()
+    assert (sample_space([RATE], 8, sampler, 3)["learning_rate"] != sample_space([RATE], 8, sampler, 4)["learning_rate"]).any()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ([], "needs settings to vary"),
+        ([RATE, RATE], "learning_rate is varied twice"),
+        ([SearchParameter("hidden", "log", 8, 64)], "hidden cannot be varied; learning_rate"),
+        ([RATE._replace(scale="cubic")], "must be log or linear, got 'cubic'"),  # type: ignore[arg-type]  # a wrong value
+        ([RATE._replace(low=0.1, high=0.1)], "must go from a lower to a higher number, got 0.1 to 0.1"),
+        ([RATE._replace(low=0.0)], "must be above 0 on a logarithmic scale"),
+        ([GAMMA._replace(high=1.5)], "gamma must be from 0 to 1, got 1.5"),
+    ],
+)
+def test_a_wrong_search_space_is_refused(parameters: list[SearchParameter], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        require_search_space(parameters, BASE)
+
+
+@cache
+def searched() -> SweepResult:
+    parameters = (RATE, GAMMA, SearchParameter("params.gravity", "linear", 5.0, 15.0))
+    return sweep(SweepArgs(BASE, parameters, 4, 2, halvings=1, reduction=2, num_confirmed=2, confirmation_seeds=3))
+
+
+def test_the_worse_trials_end_early_and_the_better_ones_are_confirmed_on_fresh_seeds() -> None:
+    result = searched()
+    assert result.args.rungs == [(4, 2), (2, 4)]
+    assert sorted(result.rungs.tolist()) == [0, 0, 1, 1]
+    assert np.isfinite(result.scores).all()
+    assert set(result.confirmed_trials) == set(np.flatnonzero(result.rungs == 1))
+    assert result.confirmed.args.seeds == (3, 4, 5, 3, 4, 5)  # not 1 and 2, with which they were chosen
+    best = result.confirmations[0]
+    assert best.estimate.value == max(each.estimate.value for each in result.confirmations)
+    assert best.returns.shape == (3,)
+    first = result.confirmed_trials.index(best.trial) * 3
+    agent = result.confirmed.args.agent(first)
+    assert (agent.learning_rate, agent.gamma, agent.params["gravity"]) == tuple(result.best.values())
+
+
+def test_trials_that_continue_are_as_if_they_had_never_been_interrupted() -> None:
+    settings = {"learning_rate": (1e-3, 1e-2, 3e-3, 1e-4, 1e-3, 2e-3)}
+    args = PopulationArgs(BASE, 6, (1, 2, 3, 4, 5, 6), settings, {"gravity": (9.0, 10.0, 11.0, 12.0, 13.0, 14.0)})
+    whole, begin = train_population(args), train_population(args, last_iteration=2)
+    selected = select_agents(begin.args, begin.state, [1, 4, 5])
+    rest = train_population(selected[0], state=selected[1])
+    for name, column in rest.history.metrics.items():
+        np.testing.assert_allclose(column, whole.history.metrics[name][2:, [1, 4, 5]], rtol=1e-4, atol=1e-6)
+    for name, x in rest.state["tensors"]["parameters"].items():
+        torch.testing.assert_close(x, whole.state["tensors"]["parameters"][name][[1, 4, 5]], rtol=0, atol=1e-6)
+
+
+def test_the_worst_agents_take_the_parameters_of_the_best() -> None:
+    scores = np.array([5.0, 1.0, 9.0, 3.0, -np.inf, 8.0, 2.0, 7.0, 6.0, 4.0])
+    for seed in range(20):
+        source = choose_sources(scores, 0.2, np.random.default_rng(seed))
+        assert {source[1], source[4]} <= {2, 5}
+        others = [0, 2, 3, 5, 6, 7, 8, 9]
+        assert source[others].tolist() == others
+
+
+def test_the_score_is_the_mean_return_of_the_iterations_that_have_one() -> None:
+    results = np.zeros((3, len(METRICS), 2), np.float32)
+    results[:, METRICS.index("return")] = [[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan]]
+    assert last_returns(results).tolist() == [2.0, -np.inf]
+
+
+def test_the_lineage_of_an_agent_leads_through_the_agents_it_copied() -> None:
+    rates = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 1.6], [1.0, 1.28, 1.6]])
+    schedule = PBTSchedule(np.array([10, 20]), np.array([[0, 1, 1], [0, 2, 2]]), {"learning_rate": rates})
+    agents, settings = schedule.lineage(1)
+    assert agents == [1, 2, 1]
+    assert settings["learning_rate"].tolist() == [2.0, 1.6, 1.28]
+
+
+def test_population_based_training_changes_settings_as_its_schedule_says() -> None:
+    seen: list[Any] = []
+
+    def after_launch(population: Any, results: Any) -> None:
+        seen.append({name: x.clone() for name, x in population.tensors()["parameters"].items()})
+
+    args = PBTArgs(replace(BASE, num_iterations=6), (RATE,), 5, interval=2, fraction=0.4)
+    result, schedule = population_based_training(args, after_launch)
+    assert schedule.iterations.tolist() == [2, 4]
+    rates = schedule.settings["learning_rate"]
+    assert rates.shape == (3, 5)
+    assert ((rates >= RATE.low) & (rates <= RATE.high)).all()
+    np.testing.assert_array_equal(rates[0], result.args.settings["learning_rate"])
+    np.testing.assert_allclose(result.history.settings["learning_rate"], rates[-1])
+    for before, sources, after in zip(rates, schedule.sources, rates[1:], strict=False):
+        copies = sources != np.arange(5)
+        assert copies.sum() == 2
+        ratio = after[copies] / before[sources[copies]]
+        assert (
+            np.isclose(ratio, 0.8) | np.isclose(ratio, 1.25) | (after[copies] == RATE.low) | (after[copies] == RATE.high)
+        ).all()
+        np.testing.assert_array_equal(after[~copies], before[~copies])
+    again, schedule_again = population_based_training(args)
+    np.testing.assert_array_equal(schedule.sources, schedule_again.sources)
+    for name, x in again.state["tensors"]["parameters"].items():
+        assert torch.equal(x, result.state["tensors"]["parameters"][name])
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"interval": 0}, "interval must be an integer of at least 1"),
+        ({"fraction": 0.7}, "fraction must be above 0 and at most 0.5"),
+        ({"factors": (0.0, 1.0)}, "factors must be two numbers above 0"),
+        ({"num_agents": 1}, "num_agents must be at least 2"),
+        ({"parameters": (SearchParameter("params.gravity", "linear", 5, 15),)}, "params.gravity is a parameter of the env"),
+    ],
+)
+def test_wrong_settings_of_population_based_training_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PBTArgs(**{"base": BASE, "parameters": (RATE,), **arguments})
