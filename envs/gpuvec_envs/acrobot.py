@@ -135,5 +135,7 @@ ENV = SingleAgentEnv(
     check=check,
     cuda_c="cuda_c/acrobot.cu",
     draw=pictures.acrobot,
+    feature_names=("cos of angle 1", "sin of angle 1", "cos of angle 2", "sin of angle 2", "velocity 1", "velocity 2"),
+    action_names=("torque -1", "no torque", "torque +1"),
     render_fps=15,
 )

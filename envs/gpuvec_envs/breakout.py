@@ -142,5 +142,6 @@ ENV = SingleAgentEnv(
     field_ranges=field_ranges,
     check=check,
     draw=pictures.breakout,
+    action_names=("stay", "left", "right"),
     render_fps=10,
 )

@@ -100,5 +100,7 @@ ENV = SingleAgentEnv(
     check=check,
     cuda_c="cuda_c/cartpole.cu",
     draw=pictures.cartpole,
+    feature_names=("position", "velocity", "angle", "angular velocity"),
+    action_names=("left", "right"),
     render_fps=50,
 )

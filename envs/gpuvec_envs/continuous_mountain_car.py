@@ -80,4 +80,6 @@ ENV = SingleAgentEnv(
     check=check,
     cuda_c="cuda_c/continuous_mountain_car.cu",
     draw=pictures.mountain_car,
+    feature_names=("position", "velocity"),
+    action_names=("force",),
 )

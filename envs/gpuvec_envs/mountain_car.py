@@ -78,4 +78,6 @@ ENV = SingleAgentEnv(
     check=check,
     cuda_c="cuda_c/mountain_car.cu",
     draw=pictures.mountain_car,
+    feature_names=("position", "velocity"),
+    action_names=("left", "no force", "right"),
 )

@@ -77,4 +77,6 @@ ENV = SingleAgentEnv(
     check=check,
     cuda_c="cuda_c/pendulum.cu",
     draw=pictures.pendulum,
+    feature_names=("cos of angle", "sin of angle", "velocity"),
+    action_names=("torque",),
 )

@@ -308,6 +308,7 @@ ENV = MultiAgentEnv(
     field_ranges=field_ranges,
     check=check,
     draw=pictures.predators,
+    action_names=("stay", "forward", "turn left", "turn right"),
     max_episode_steps=500,
     render_fps=10,
 )

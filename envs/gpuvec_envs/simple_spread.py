@@ -231,5 +231,6 @@ ENV = MultiAgentEnv(
     max_episode_steps=25,
     check=check,
     draw=pictures.simple_spread,
+    action_names=("nothing", "left", "right", "down", "up"),
     render_fps=10,
 )

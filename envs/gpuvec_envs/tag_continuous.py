@@ -262,6 +262,20 @@ def observation(p: Params) -> Observation:
     return Observation(self_features, other_features, p.num_other_agents_observed, nearest)
 
 
+def feature_names(p: Params) -> list[str]:
+    others = ("dx", "dy", "speed difference", "acceleration difference", "heading difference", "tagger", "active")
+    own = ("own role", "own speed", "own acceleration", "cos of heading", "sin of heading") if p.observe_self else ()
+    return [f"{name} {slot}" for name in others for slot in range(observation(p).max_neighbors)] + [*own, "time"]
+
+
+def action_names(p: Params) -> list[str]:
+    if p.continuous_actions:
+        return ["acceleration", "turn"]
+    levels = tables(p)
+    names = {"accelerate": levels["acceleration_levels"], "turn": levels["turn_levels"]}
+    return [f"{name} {level:+.2g}" for name, values in names.items() for level in values]
+
+
 def spaces(p: Params) -> tuple[Box, Box | MultiDiscrete]:
     # The largest differences are those of speeds and of accelerations.
     high = max(1.0, 2.0 * p.skill_level_tagger, 2.0 * p.skill_level_runner)
@@ -322,5 +336,7 @@ ENV = MultiAgentEnv(
     check=check,
     cuda_c="cuda_c/tag_continuous.cu",
     draw=pictures.tag_continuous,
+    feature_names=feature_names,
+    action_names=action_names,
     render_fps=10,
 )

@@ -132,6 +132,12 @@ def observation(p: Params) -> Observation:
     return Observation(partial_features, neighbors=argmin_of("nearest_tagger", squared_distance_to_runner))
 
 
+def feature_names(p: Params) -> list[str]:
+    if not p.use_full_observation:
+        return ["column", "row", "other column", "other row", "runner", "time"]
+    return [f"{name} {j}" for name in ("column", "row", "runner", "self") for j in range(agents(p))] + ["time"]
+
+
 def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
     return {"x": (0, p.grid_length), "y": (0, p.grid_length)}
 
@@ -165,5 +171,7 @@ ENV = MultiAgentEnv(
     check=check,
     cuda_c="cuda_c/tag_grid_world.cu",
     draw=pictures.tag_grid_world,
+    feature_names=feature_names,
+    action_names=("stay", "column +1", "column -1", "row +1", "row -1"),
     render_fps=8,
 )

@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from gpuvec.angles import sincos, wrap
+from gpuvec.drawing.agent_fields import AgentFields
 from gpuvec.drawing.canvas import Canvas
 from gpuvec.fractions import fraction
 from gpuvec.observations import Features, NearestNeighbors, Observation, Time
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gpuvec.vector.parallel import ParallelEnv
 
 __all__ = [
+    "AgentFields",
     "Bools",
     "Canvas",
     "Features",

@@ -9,7 +9,7 @@ autoreset, episode counts and seeds, so that an environment does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,14 @@ class OptionalFields:
     """`draw(s, p)` returns a picture of the state `s` of one env: a `Canvas`, or an array (height, width, 3) of uint8, which a
     replay cannot show. It runs on the host: `s` has Python numbers, NumPy arrays for `Floats`, `Ints` and `Bools`, and None for
     the field of a `NearestNeighbors` search. None if the environment cannot be rendered.
+    """
+    feature_names: Sequence[str] | Callable[[Any], Sequence[str]] = ()
+    """The names of the features of an observation in their order, or `feature_names(p)`, which returns them. Replays show them;
+    () for numbers.
+    """
+    action_names: Sequence[str] | Callable[[Any], Sequence[str]] = ()
+    """The names of the choices of an action, of a MultiDiscrete one those of one component after the other, and of a continuous
+    one the names of its components; or `action_names(p)`, which returns them. Replays show them; () for numbers.
     """
     cuda_c: str | None = None
     """The name of a file beside the module, in CUDA C++, whose functions replace those in Python with `backend="cuda-c"`; None

@@ -50,7 +50,7 @@ def test_drawn_actions_depend_on_the_seed_alone() -> None:
 
 
 def test_neighbors_are_the_nearest_active_agents() -> None:
-    _, (scene,) = record(NEAREST, seed=1)
+    _, (scene,) = record(NEAREST, seed=1, max_steps=9)
     episode, details = scene.episode, scene.details
     assert set(details.agents) == set(range(6))
     x, y, alive = (episode.states[name] for name in ("x", "y", "alive"))

@@ -8,9 +8,10 @@ from pathlib import Path
 from gpuvec.episode import Episode
 from gpuvec.errors import ReplayError
 from gpuvec.replay.document import FORMAT, VERSION, Replay, TrackWriter, read_replay, write_replay
+from gpuvec.replay.notebook import DEFAULT_HEIGHT, InlineReplay
 from gpuvec.replay.scene import Details, Event, Scene, encode_scene
 
-__all__ = ["Details", "Event", "Replay", "Scene", "make", "read_replay", "write"]
+__all__ = ["Details", "Event", "InlineReplay", "Replay", "Scene", "make", "read_replay", "show", "write"]
 
 
 def make(scenes: Iterable[Episode | Scene]) -> Replay:
@@ -43,3 +44,22 @@ def write(path: str | Path, scenes: Iterable[Episode | Scene]) -> Path:
         ReplayError: there are none, or an episode cannot be shown.
     """
     return write_replay(path, make(scenes))
+
+
+def show(scenes: Episode | Scene | Iterable[Episode | Scene], height: int = DEFAULT_HEIGHT) -> InlineReplay:
+    """Shows a replay of episodes or scenes in a notebook, if it is the last expression of a cell.
+
+    Args:
+        scenes: episodes, as `gpuvec.fetch_episode` returns them, or scenes, or one of these.
+        height: of the output [pixels].
+
+    Returns:
+        An object that notebooks display. IPython is not needed to make it.
+
+    Raises:
+        ReplayError: there are none, or an episode cannot be shown.
+        ValueError: a height that is not positive.
+    """
+    if height < 1:
+        raise ValueError(f"height must be at least 1 pixel, got {height}.")
+    return InlineReplay(make([scenes] if isinstance(scenes, Episode | Scene) else scenes), height)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.episode import Episode, fetch_episode
+from gpuvec.errors import ReplayError
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.environments import TrainingEnv
 from gpuvec.learners.evaluation.players import policies_by_role
@@ -24,8 +25,9 @@ from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
 
-MAX_DETAILS = 200_000  # numbers of the observations, probabilities and values of an episode, if it has 500 steps
-TYPICAL_STEPS = 500
+MAX_DETAILS = 100_000  # numbers of the observations, probabilities and values of an episode
+MAX_FEATURES = 128  # of an observation that are stored and shown
+TYPICAL_STEPS = 500  # of a recording without a limit
 MAX_DISTANCES = 2_000_000  # that are computed for the neighbours of an episode
 
 
@@ -54,7 +56,7 @@ def record_policy(
     options: dict[str, Any] = {"device": str(policy.device), "output": "torch", **policy.params}
     envs: Any = gym.make_vec(policy.env, rows, **options)
     try:
-        recorder = _Recorder(policy, envs, stochastic)
+        recorder = _Recorder(policy, envs, stochastic, max_steps or TYPICAL_STEPS)
         episodes = fetch_episode(envs, recorder, rows=range(rows), seed=seed, max_steps=max_steps)
     finally:
         envs.close()
@@ -73,24 +75,26 @@ class _Recorder:
         policy: who acts.
         envs: the environments.
         stochastic: whether actions are drawn.
+        steps: how many are expected, on which the number of agents with details depends.
     """
 
-    def __init__(self, policy: TrainedPolicy, envs: VectorEnv, stochastic: bool) -> None:
+    def __init__(self, policy: TrainedPolicy, envs: VectorEnv, stochastic: bool, steps: int) -> None:
         self._policy = policy
         self._act = policies_by_role(policy.networks, greedy=not stochastic)(cast(TrainingEnv, envs))
         has_role_spaces = isinstance(envs.single_observation_space, gym.spaces.Dict)
         self._is_multi_agent = isinstance(envs.environment, MultiAgentEnv)
         self._num_agents = envs.num_agents if self._is_multi_agent else 1
         self._roles = {role: agent_indices(agents, self._num_agents) for role, agents in envs.roles.items()}
-        self.agents = [] if has_role_spaces else self._choose_agents(envs)
+        self.agents = [] if has_role_spaces else self._choose_agents(envs, steps)
         self._observations: list[NDArray[Any]] = []  # (E, n, D) of each step
         self._probabilities: list[NDArray[Any]] = []
         self._values: list[NDArray[Any]] = []
 
-    def _choose_agents(self, envs: VectorEnv) -> list[int]:
+    def _choose_agents(self, envs: VectorEnv, steps: int) -> list[int]:
         """Returns the agents with details, one of each role at a time."""
-        size = math.prod(envs.single_observation_space.shape or (1,)) // self._num_agents + 32
-        count = max(1, MAX_DETAILS // (TYPICAL_STEPS * size))
+        num_features = math.prod(envs.single_observation_space.shape or (1,)) // self._num_agents
+        size = min(num_features, MAX_FEATURES) + 32
+        count = max(1, MAX_DETAILS // (steps * size))
         by_role = list(self._roles.values()) or [list(range(self._num_agents))]
         longest = max(map(len, by_role))
         order = [agents[k] for k in range(longest) for agents in by_role if k < len(agents)]
@@ -131,6 +135,12 @@ class _Recorder:
             return [int(space.n)]
         return space.nvec.tolist() if isinstance(space, gym.spaces.MultiDiscrete) else []
 
+    def _action_names(self, episode: Episode) -> Sequence[str]:
+        """Returns the names of all choices of an action, or of its components if it is continuous."""
+        sizes = self._action_sizes()
+        num_components = math.prod(self._policy.spaces[self._policy.roles[0]].action.shape or ())
+        return declared_names(episode, "action_names", sum(sizes) or num_components) or name_choices(sizes)
+
     def _values_of(self, obs: Any, role: str | None) -> Any:
         """Returns the values, (E,); None if the value function has observations of its own."""
         if self._policy.spaces[self._policy.find_role(role)].critic_observation is not None:
@@ -150,11 +160,16 @@ class _Recorder:
         actions = np.asarray(episode.actions)
         actions = actions[:, self.agents] if self._is_multi_agent else actions[:, None]
         value = np.stack([values[row] for values in self._values[:steps]]) if self._values else None
+        observation = np.stack([obs[row] for obs in self._observations[:steps]])
+        num_features = observation.shape[-1]
         return Details(
             self.agents,
             action=actions.reshape(steps, len(self.agents), -1),
             action_sizes=self._action_sizes(),
-            observation=np.stack([obs[row] for obs in self._observations[:steps]]),
+            action_names=self._action_names(episode),
+            observation=observation[..., :MAX_FEATURES],
+            features=declared_names(episode, "feature_names", num_features)[:MAX_FEATURES],
+            num_features=num_features,
             probabilities=np.stack([p[row] for p in self._probabilities[:steps]]) if self._probabilities else None,
             value=value,
             td_error=None if value is None else self._td_error(value, episode),
@@ -169,6 +184,36 @@ class _Recorder:
         args: Any = next(iter(self._policy.args.values()))  # of an algorithm, each of which has gamma
         error: NDArray[np.float32] = (rewards + args.gamma * np.concatenate([value[1:], last]) - value).astype(np.float32)
         return error
+
+
+def declared_names(episode: Episode, field: str, count: int) -> Sequence[str]:
+    """Returns the names that an environment declares for its features or actions; () if it declares none.
+
+    Args:
+        episode: of the environment.
+        field: "feature_names" or "action_names".
+        count: how many there must be.
+
+    Raises:
+        ReplayError: another number of names.
+    """
+    declared = getattr(episode.env, field)
+    names = tuple(declared(episode.params) if callable(declared) else declared or ())
+    if names and len(names) != count:
+        first = ", ".join(names[:8])
+        raise ReplayError(f"{field} of {episode.name} has {len(names)} names, and there must be {count}: {first}.")
+    return names
+
+
+def name_choices(sizes: Sequence[int]) -> list[str]:
+    """Returns names of the choices of several components of an action; [] for fewer components.
+
+    Args:
+        sizes: the number of choices of each component.
+    """
+    if len(sizes) < 2:
+        return []
+    return [f"component {component}: {choice}" for component, size in enumerate(sizes) for choice in range(size)]
 
 
 def agent_indices(agents: Any, num_agents: int) -> list[int]:

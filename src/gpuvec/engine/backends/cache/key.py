@@ -44,9 +44,10 @@ AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "observations.py"
 # Functions of an environment whose results for its parameters are hashed, in place of the functions
 FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "critic_observation", "tables", "masked_components")
 # Fields of an environment that kernels do not read; `KernelOptions` has the time limit and the functions in CUDA C++.
-HOST_FIELDS = frozenset(
-    ("max_episode_steps", "reward_threshold", "field_ranges", "structural", "check", "draw", "cuda_c", "render_fps")
-)
+HOST_FIELDS = frozenset((
+    "max_episode_steps", "reward_threshold", "field_ranges", "structural", "check", "draw", "feature_names", "action_names",
+    "cuda_c", "render_fps",
+))  # fmt: skip
 
 
 class NotHashable(Exception):
