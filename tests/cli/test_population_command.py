@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -80,3 +82,45 @@ def test_errors_name_the_limit(arguments: list[str], message: str, tmp_path: Pat
     assert main(["train", "--device", "cpu", "--runs", str(tmp_path / "runs"), *arguments]) == 1
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "runs").exists()
+
+
+def test_sweep_searches_and_prints_the_best_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranges = ["--param", "learning_rate", "log", "1e-4", "1e-2", "--param", "params.gravity", "linear", "5", "15"]
+    options = ["--trials", "4", "--reduction", "2", "--halvings", "1", "--confirm", "2", "--confirmation-seeds", "3"]
+    assert main(["sweep", *ranges, *options, "--total-steps", "96", "--runs", str(tmp_path), *TINY]) == 0
+    output = capsys.readouterr().out
+    assert "4 trials to iteration 1" in output
+    assert "2 trials to iteration 2" in output
+    (path,) = tmp_path.iterdir()
+    record = json.loads((path / "sweep.json").read_text())
+    best = record["confirmations"][0]
+    assert best["settings"] == record["best"]
+    assert len(best["returns"]) == 3
+    assert best["low"] <= best["interquartile_mean"] <= best["high"]
+    assert f"--learning-rate {record['best']['learning_rate']:.6g} " in output
+    assert f"gravity {record['best']['params.gravity']:.6g}" in output
+    with np.load(path / "trials.npz") as trials:
+        assert trials["score"].shape == trials["learning_rate"].shape == (4,)
+    (run,) = path.glob("best__ppo__*")
+    assert main(["eval", str(run), "--episodes", "3", "--device", "cpu"]) == 0
+
+
+def test_sweep_trains_by_population_based_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranges = ["--param", "learning_rate", "log", "1e-4", "1e-2"]
+    assert main(["sweep", *ranges, "--trials", "4", "--pbt", "1", "--total-steps", "144", "--runs", str(tmp_path), *TINY]) == 0
+    assert "schedule of the best" in capsys.readouterr().out
+    (path,) = tmp_path.iterdir()
+    with np.load(path / "schedule.npz") as schedule:
+        assert schedule["iterations"].tolist() == [1, 2]
+        assert schedule["setting.learning_rate"].shape == (3, 4)
+    assert load_population(path).args.num_agents == 4
+
+
+def test_sweep_refuses_a_wrong_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--device", "cpu"]) == 1
+    assert main(["sweep", "--device", "cpu", "--param", "hidden", "log", "1", "2"]) == 1
+    assert main(["sweep", "--device", "cpu", "--param", "gamma", "linear", "0.9", "1.1"]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert "needs settings to vary" in errors[0]
+    assert "hidden cannot be varied" in errors[1]
+    assert "gamma must be from 0 to 1, got 1.1" in errors[2]

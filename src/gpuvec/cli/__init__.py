@@ -61,15 +61,20 @@ def run_command(arguments: Sequence[str] | None) -> int:
     from gpuvec.cli.plot_command import plot
     from gpuvec.cli.record_command import record
     from gpuvec.cli.runs_command import runs
+    from gpuvec.cli.sweep_command import sweep
     from gpuvec.cli.train_command import resume, train
     from gpuvec.cli.train_defaults import tuned_settings
     from gpuvec.cli.watch_command import demo, watch
 
     # The defaults of all other settings depend on these, so they are parsed first.
-    settings = tuned_settings(**parse_options(arguments, "env", "device", "algorithm", "population"))
+    options = parse_options(arguments, "env", "device", "algorithm", "population")
+    if list(sys.argv[1:] if arguments is None else arguments)[:1] == ["sweep"]:  # which trains a population
+        options["population"] = "1"
+    settings = tuned_settings(**options)
     commands: dict[str, Callable[..., int]] = {
         "train": with_defaults(train, settings=settings),
         "resume": resume,
+        "sweep": with_defaults(sweep, settings=settings),
         "eval": evaluate,
         "watch": watch,
         "demo": demo,

@@ -57,10 +57,37 @@ def draw_population_figure(history: PopulationHistory, title: str, metric_name: 
     for axes, (name, column) in zip(panels[1:], columns.items(), strict=True):
         _draw_hyperparameter(axes, name, column, history.final_returns())
     for axes in panels:
-        axes.tick_params(labelsize=8)
-        axes.grid(True, linewidth=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        _style(axes)
     return figure
+
+
+def draw_trials(values: dict[str, FloatArray], scores: FloatArray, title: str) -> bytes:
+    """Returns a PNG file of the scores of trials, with a panel for each setting.
+
+    Args:
+        values: {setting: (N,)}: the settings of N trials.
+        scores: (N,): the higher the better; nan where there is none.
+        title: the title of the picture.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figure_module = import_extra("matplotlib.figure", "plot")
+    figure = figure_module.Figure(figsize=(WIDTH, PANEL_HEIGHT * len(values)), layout="constrained")
+    panels = figure.subplots(len(values), 1, squeeze=False)[:, 0]
+    for axes, (name, column) in zip(panels, values.items(), strict=True):
+        _draw_hyperparameter(axes, name, column, scores)
+        _style(axes)
+    panels[0].set_title(printable(title), fontsize=9, parse_math=False)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
+    return file.getvalue()
+
+
+def _style(axes: Any) -> None:
+    axes.tick_params(labelsize=8)
+    axes.grid(True, linewidth=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_quantiles(axes: Any, history: PopulationHistory, metric_name: str) -> None:

@@ -31,11 +31,11 @@ class PopulationProgress:
     Args:
         progress: the display.
         args: the settings, resolved.
+        clock: measures the time from the beginning of the training.
     """
 
-    def __init__(self, progress: Progress, args: PopulationArgs) -> None:
-        self._progress, self._args = progress, args
-        self._clock = Clock()
+    def __init__(self, progress: Progress, args: PopulationArgs, clock: Clock) -> None:
+        self._progress, self._args, self._clock = progress, args, clock
 
     def update(self, population: PopulationPath, results: NDArray[np.float32]) -> None:
         """Shows the last iteration of a launch.
@@ -92,7 +92,7 @@ def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Pat
         f"{args.seeds[0]} to {args.seeds[-1]}"
     )
     with deferred_signals() as received_signal, Progress(title, base.iterations) as progress:
-        display = PopulationProgress(progress, args)
+        display = PopulationProgress(progress, args, Clock())
         result = train_population(
             args, display.update, state, on_phase=progress.wait_for, should_stop=lambda: received_signal() != 0
         )

@@ -77,13 +77,15 @@ def select_rows(env: TrainingEnv, saved: Mapping[str, Any], rows: Sequence[int])
     """Returns the state of some rows of an environment, as a state of an environment that has these rows alone.
 
     Args:
-        env: the environment.
+        env: the environment; or another one with the same state, whose parameters are the same in all rows.
         saved: the result of its `state_dict`.
         rows: the numbers of the rows.
     """
     buffers = env.unwrapped.simulation.layout.persistent
     index = torch.tensor(rows)
     selected = {
-        name: x[index.to(x.device)] if buffers[name].rows == "env" else x.clone() for name, x in saved["buffers"].items()
+        name: x[index.to(x.device)] if buffers[name].rows == "env" else x.clone()
+        for name, x in saved["buffers"].items()
+        if name in buffers
     }
     return {"buffers": selected, "seed": [saved["seed"][row] for row in rows]}

@@ -77,7 +77,7 @@ class SweepArgs:
         base = replace(self.base, num_envs=self.base.num_envs or NUM_ENVS).resolved("cpu")
         parts = []
         for k in range(self.halvings + 1):
-            trials = max(1, self.num_trials // self.reduction**k)
+            trials = max(min(self.num_confirmed, self.num_trials), self.num_trials // self.reduction**k)
             parts.append((trials, math.ceil(base.iterations / self.reduction ** (self.halvings - k))))
         return parts
 
