@@ -18,6 +18,8 @@
       RunWriteError           a file of a run folder that cannot be written            (OSError)
       ExportError             an exported program that does not equal its network     (RuntimeError)
       NonFiniteError          training met a number that is not finite                (FloatingPointError)
+      ProcessesError          the processes of a training do not fit together         (RuntimeError)
+        LostProcessError      another process of a training ended                      (RuntimeError)
 
 Each also derives from the built-in class that a user of Gymnasium would catch.
 """
@@ -90,6 +92,17 @@ class ExportError(GpuvecError, RuntimeError):
 
 class NonFiniteError(GpuvecError, FloatingPointError):
     """A number in training is not finite; the message names the part of the learner, the iteration and the environment."""
+
+
+class ProcessesError(GpuvecError, RuntimeError):
+    """The processes of a training do not fit together, or one of them is missing; all of them raise it with one message."""
+
+
+class LostProcessError(ProcessesError):
+    """Another process of the training ended or does not answer; a restart may continue from the last checkpoint."""
+
+    is_first_alive = False  # whether this process has the lowest number of those that still run, and so reports the error
+    exit_status = 75  # of the command line: EX_TEMPFAIL of sysexits.h, a failure after which a second attempt may succeed
 
 
 class CompilerWarning(UserWarning):

@@ -42,6 +42,8 @@ from gpuvec.learners.networks.deterministic import (
 from gpuvec.learners.networks.mlp import seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
+from gpuvec.learners.shards.pooling import Pooling, pooled_mean, pooled_sum, pooling_stage, update_normalizer
+from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.training import Result, train
 
 __all__ = ["DDPG", "DDPGArgs", "Result", "train"]
@@ -66,6 +68,10 @@ class DDPG(Policy):
     metric_names = (
         "episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm"
     )  # fmt: skip
+    shared_attributes = (
+        "network", "actor", "critics", "target_actor", "target_critics", "actor_optimizer", "critic_optimizer"
+    )  # fmt: skip
+    shared_state = ("network", "target_actor", "target_critics", "actor_optimizer", "critic_optimizer")
 
     def __init__(self, args: DDPGArgs, context: PolicyContext, network: DeterministicActorCritic) -> None:
         super().__init__(args, context)
@@ -135,15 +141,16 @@ class DDPG(Policy):
         rows, device = self.rows, self.args.device
         T, R = rows.reward.shape
         features, has_mask = rows.obs.shape[2], rows.mask is not None
-        max_steps = max(self.args.buffer_size // R, T)
+        max_steps = max(self.args.buffer_size // (R * self.shard.count), T)
         transition_bytes = (2 * features + components + 2) * FLOAT32_BYTES + has_mask
         require_memory(device, max_steps * R * transition_bytes, f"a replay buffer of {max_steps * R:,} transitions")
         return ReplayBuffer.allocate(max_steps, R, features, components, device, has_mask)
 
-    def begin(self) -> None:
+    @pooling_stage
+    def begin(self) -> Pooling[None]:
         """Updates the normaliser with the first observations."""
         if self.network.normalizer is not None:
-            self.network.normalizer.update(self.rows.obs[-1])
+            yield from update_normalizer(self.shard, self.network.normalizer, self.rows.obs[-1])
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the policy's actions in step `t` plus noise, (R, K).
@@ -164,20 +171,23 @@ class DDPG(Policy):
         super().finish_rollout()
         self.guard.check_rows_finite("collect", self.rows.reward, self.action)
 
+    @pooling_stage
     @torch.no_grad()
-    def store(self) -> None:
+    def store(self) -> Pooling[None]:
         """Adds the rollout to the replay buffer, and writes its metrics."""
         rows, args = self.rows, self.args
         reward = rows.reward * args.reward_scale
         returns = n_step_returns(rows.obs, reward, rows.terminated, rows.ended, rows.final_obs, args.gamma, args.n_step)
         self.replay.add(Transitions(rows.obs[:-1], self.action, *returns, rows.mask))
-        episodes, total_return, total_length = self.episodes.add(rows.reward, rows.done, rows.mask)
-        last_return = self.episodes.last_return.mean()
+        sums = torch.stack(self.episodes.add(rows.reward, rows.done, rows.mask))
+        episodes, total_return, total_length = (yield from pooled_sum(self.shard, sums)).unbind()
+        (last_return,) = yield from pooled_mean(self.shard, [self.episodes.last_return.mean()])
         self.metrics[:4] = torch.stack([episodes, total_return / episodes, total_length / episodes, last_return])
         if self.network.normalizer is not None:
-            self.network.normalizer.update(rows.obs[:-1], rows.mask)
+            yield from update_normalizer(self.shard, self.network.normalizer, rows.obs[:-1], rows.mask)
 
-    def improve(self, variant: int) -> None:
+    @pooling_stage
+    def improve(self, variant: int) -> Pooling[None]:
         """Takes the gradient steps of an iteration, and writes their metrics.
 
         Args:
@@ -187,17 +197,18 @@ class DDPG(Policy):
         self.metrics[4:].zero_()
         actor_updates = 0
         for k in range(args.gradient_steps):
-            batch = self.replay.sample(args.batch_size, self.generator)
-            critic_metrics += self.update_critics(batch) / args.gradient_steps
+            batch = self.replay.sample(args.batch_size // self.shard.count, self.generator)
+            critic_metrics += (yield from self.update_critics(batch)) / args.gradient_steps
             if (variant * args.gradient_steps + k + 1) % args.policy_delay == 0:
-                actor_metrics += self.update_actor(batch)
+                actor_metrics += yield from self.update_actor(batch)
                 actor_updates += 1
-                self.update_targets()
+                if self.shard.leads:
+                    self.update_targets()
         actor_metrics /= max(actor_updates, 1)
         with torch.no_grad():
             self.guard.check_update_finite(self.metrics[4:], (*self.actor.values(), *self.critics.values()))
 
-    def update_critics(self, batch: Transitions) -> Tensor:
+    def update_critics(self, batch: Transitions) -> Pooling[Tensor]:
         """Takes one step of the critics towards their targets on `batch`, (B,).
 
         Returns (3,): the loss, the mean value, and the norm of the gradient.
@@ -210,9 +221,9 @@ class DDPG(Policy):
             target = batch.reward + batch.discount * next_value
         values = network.values(network.critics, obs, network.scale(batch.action))  # (C, B)
         loss = torch.stack([masked_mean(error, batch.mask) for error in (values - target).square()]).sum()
-        norm = optimize(self.critic_optimizer, self.critics, loss)
         mean_value = torch.stack([masked_mean(value, batch.mask) for value in values.detach()]).mean()
-        return torch.stack([loss.detach(), mean_value, norm])
+        metrics = torch.stack([loss.detach(), mean_value])
+        return (yield from optimize(self.shard, self.critic_optimizer, self.critics, loss, metrics, batch.mask))
 
     def _smooth(self, action: Tensor) -> Tensor:
         """Adds clipped noise to the target policy's `action`, (B, K): TD3's target policy smoothing."""
@@ -223,7 +234,7 @@ class DDPG(Policy):
         noise = noise.clamp_(-TARGET_NOISE_CLIP * sigma, TARGET_NOISE_CLIP * sigma)
         return (action + noise).clamp_(-1.0, 1.0)
 
-    def update_actor(self, batch: Transitions) -> Tensor:
+    def update_actor(self, batch: Transitions) -> Pooling[Tensor]:
         """Takes one step of the actor up the first critic on `batch`, (B,).
 
         Returns (2,): the loss, and the norm of the gradient.
@@ -232,8 +243,8 @@ class DDPG(Policy):
         obs = network.normalize_obs(batch.obs)
         (value,) = network.values(network.critics[:1], obs, network.act(network.actor, obs))
         loss = -masked_mean(value, batch.mask)
-        norm = optimize(self.actor_optimizer, self.actor, loss)
-        return torch.stack([loss.detach(), norm])
+        metrics = loss.detach().view(1)
+        return (yield from optimize(self.shard, self.actor_optimizer, self.actor, loss, metrics, batch.mask))
 
     @torch.no_grad()
     def update_targets(self) -> None:
@@ -261,18 +272,25 @@ class DDPG(Policy):
         }  # fmt: skip
 
 
-def optimize(optimizer: Adam, parameters: Mapping[str, Tensor], loss: Tensor) -> Tensor:
+def optimize(
+    shard: Shard, optimizer: Adam, parameters: Mapping[str, Tensor], loss: Tensor, metrics: Tensor, mask: Tensor | None
+) -> Pooling[Tensor]:
     """Takes one step of `optimizer` against the gradient of `loss` by `parameters` alone.
 
     Args:
+        shard: the shard; the first one of a process takes the step for all.
         optimizer: the optimiser of these parameters.
         parameters: {name: parameter}.
-        loss: () float32.
+        loss: () float32, the mean over the batch of the shard.
+        metrics: (N,): other means over it.
+        mask: (B,) bool: the transitions that count; None for all.
 
     Returns:
-        The norm of the gradient, ().
+        (N + 1,): the metrics over the batches of all shards, and the norm of the gradient, which is 0 for other shards.
     """
     gradient = torch.autograd.grad(loss, list(parameters.values()))
-    for p, g in zip(parameters.values(), gradient, strict=True):
+    *pooled_gradient, metrics = yield from pooled_mean(shard, [*gradient, metrics], mask)
+    for p, g in zip(parameters.values(), pooled_gradient, strict=True):
         p.grad = g
-    return optimizer.step()
+    norm = optimizer.step() if shard.leads else torch.zeros((), device=metrics.device)
+    return torch.cat([metrics, norm.view(1)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,8 @@ from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
+from gpuvec.learners.shards.pooling import Pooling, pooled_sum, pooling_stage
+from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.stage_times import StageTimer, stage_clock, stage_name
 
 PolicyFactory = Callable[[PolicyContext], Policy]
@@ -43,13 +45,16 @@ class Learner:
         args: the settings of the training, which are equal for all policies.
         env: the environment.
         policies: {role: function that makes its policy}, or {"all": ...} for one policy of all agents.
+        shard: the part of the training to which the environment belongs; None for all of it.
 
     Raises:
         OutOfMemoryError: the rollout, or what a policy stores, does not fit into the memory that is free.
     """
 
-    def __init__(self, args: TrainingArgs, env: TrainingEnv, policies: Mapping[str, PolicyFactory]) -> None:
-        self.args, self.env, self.iteration = args, env, 0
+    def __init__(
+        self, args: TrainingArgs, env: TrainingEnv, policies: Mapping[str, PolicyFactory], shard: Shard | None = None
+    ) -> None:
+        self.args, self.env, self.iteration, self.shard = args, env, 0, shard or Shard()
         self.seconds = 0.0  # of training
         # The iteration from which on an evaluation may confirm that the target return is reached.
         self.next_confirmation = 0
@@ -64,9 +69,10 @@ class Learner:
         """The actions of all agents, (E, ...) or (E, A, ...), or {role: (E, n, ...)} if roles have spaces of their own."""
         self._readout = Readout(self._make_report())
         self._iterations_being_read: deque[int] = deque()
-        self.rollout.reset(args.seed)
-        for policy in self.policies.values():
-            policy.begin()
+        self.rollout.reset(args.seed, self.shard.index * env.num_envs)
+        if self.shard.count == 1:
+            for policy in self.policies.values():
+                policy.begin()
         self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if ALL in self.policies else None
         self._graphs: dict[Stage, Stage] | None = None
         self.stage_timer = StageTimer(stage_clock(args.device))
@@ -80,7 +86,7 @@ class Learner:
         agents = self.agents[role]
         return PolicyContext(
             observation, action, self.rollout.rows(agents), agents.per_env, self.rollout.max_truncations, role,
-            critic_space_of_agent(self.env),
+            critic_space_of_agent(self.env), self.shard,
         )  # fmt: skip
 
     @property
@@ -98,8 +104,9 @@ class Learner:
         ]  # fmt: skip
         return (*of_policies, *(f"{ENV_METRICS}/{name}" for name in self.rollout.metrics))
 
+    @pooling_stage
     @torch.no_grad()
-    def collect(self) -> None:
+    def collect(self) -> Pooling[None]:
         """Runs T steps of each environment."""
         with cached_parameters(*(policy.network for policy in self.policies.values())):
             if self._fused_rollout is not None:
@@ -111,7 +118,9 @@ class Learner:
                 self.rollout.update_rows()
             for policy in self.policies.values():
                 policy.finish_rollout()
-        self._env_metrics.copy_(self.rollout.mean_metrics())
+        if self.rollout.metrics:
+            sums = yield from pooled_sum(self.shard, self.rollout.metric_sums())
+            self._env_metrics.copy_(sums[:-1] / sums[-1])
 
     def act(self, t: int) -> Any:
         """Returns the actions of all agents in step `t` of the rollout, (E, ...) or (E, A, ...), or {role: (E, n, ...)}."""
@@ -128,31 +137,45 @@ class Learner:
 
     def capture(self) -> None:
         """Captures each stage as a CUDA graph; the state of learner and environments is restored afterwards."""
-        saved = self.state_dict()
-        generators = [policy.generator for policy in self.policies.values()]
+        learners = self.local_shards
+        saved = [Learner.state_dict(learner) for learner in learners]
+        generators = [policy.generator for learner in learners for policy in learner.policies.values()]
 
         def kernel_version() -> int:
-            return int(self.env.unwrapped.kernel_version)
+            return sum(int(learner.env.unwrapped.kernel_version) for learner in learners)
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # Inductor's report of an optimisation
-            stages = [*self._all_stages(), *([self._whole_iteration] if self.single_graph else [])]
-            self._graphs = {stage: capture(stage, self.args.device, generators, kernel_version) for stage in stages}
+            stages = [*self.all_stages(), *([self._whole_iteration] if self.single_graph else [])]
+            self._graphs = {
+                stage: capture(self.stage_of_all(stage), self.args.device, generators, kernel_version) for stage in stages
+            }
         if self.single_graph:
             # No event can be between the stages of one graph, so their own graphs are timed before the state is restored.
-            timed_stages = [(stage_name(stage), self._captured(stage)) for stage in self._all_stages()]
+            timed_stages = [(stage_name(stage), self._captured(stage)) for stage in self.all_stages()]
             self.stage_timer.measure(timed_stages, partial(torch.cuda.synchronize, self.args.device))
-        self.load_state_dict(saved)
+        for learner, state in zip(learners, saved, strict=True):
+            Learner.load_state_dict(learner, state)
+
+    @property
+    def local_shards(self) -> Sequence[Learner]:
+        """The learners of the shards in this process."""
+        return (self,)
+
+    def stage_of_all(self, stage: Stage) -> Stage:
+        """Returns the function that runs a stage in all shards of this process, which is `stage` itself if there is one."""
+        return stage
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages of an iteration: functions, or after `capture` their graphs."""
-        return tuple(map(self._captured, self._all_stages()))
+        return tuple(map(self._captured, self.all_stages()))
 
     def _captured(self, stage: Stage) -> Stage:
-        return stage if self._graphs is None else self._graphs[stage]
+        return self.stage_of_all(stage) if self._graphs is None else self._graphs[stage]
 
-    def _all_stages(self) -> list[Stage]:
+    def all_stages(self) -> list[Stage]:
+        """Returns the stages of an iteration as functions: the rollout, and those of each policy."""
         return [self.collect, *(stage for policy in self.policies.values() for stage in policy.stages)]
 
     @property
@@ -161,7 +184,7 @@ class Learner:
         return len(self.policies) == 1 and all(policy.single_graph for policy in self.policies.values())
 
     def _whole_iteration(self) -> None:
-        for stage in self._all_stages():
+        for stage in self.all_stages():
             stage()
 
     def iterate(self) -> None:
@@ -246,7 +269,7 @@ class Learner:
         Raises:
             StateError: a checkpoint of another environment, of other policies or settings.
         """
-        self._require_same_policies(checkpoint)
+        self.require_same_policies(checkpoint)
         generators = {role: torch.Generator(policy.generator.device) for role, policy in self.policies.items()}
         try:
             for role, generator in generators.items():
@@ -265,7 +288,17 @@ class Learner:
         """Returns {role: policy} of the policies that learn."""
         return {role: policy for role, policy in self.policies.items() if policy.stages}
 
-    def _require_same_policies(self, checkpoint: Mapping[str, Any]) -> None:
+    def require_same_policies(self, checkpoint: Mapping[str, Any]) -> None:
+        """Checks that `checkpoint` has the shards, the policies and the algorithms of this learner.
+
+        Raises:
+            StateError: it has others.
+        """
+        num_shards = 1 + len(checkpoint.get("shards", ()))
+        if num_shards != self.shard.count:
+            raise StateError(
+                f"this checkpoint has {num_shards} shards, and this training {self.shard.count}: continue with {num_shards}."
+            )
         if checkpoint["policies"].keys() != self.policies.keys():
             theirs, ours = ", ".join(checkpoint["policies"]), ", ".join(self.policies)
             raise StateError(f"this checkpoint has policies for {theirs}, and this training for {ours}.")

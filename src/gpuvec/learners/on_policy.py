@@ -29,7 +29,6 @@ from gpuvec.learners.cuda_graphs.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
-from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.cnn import AsymmetricCNN, SharedCNN, is_image
@@ -37,6 +36,14 @@ from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import ActionSample
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
+from gpuvec.learners.shards.pooling import (
+    Pooling,
+    pooled_mean,
+    pooled_sum,
+    pooled_var_means,
+    pooling_stage,
+    update_normalizer,
+)
 
 ROLLOUT_METRICS = ("episodes", "return", "length", "last_return", "explained_variance")
 # As in the implementations of the papers' authors.
@@ -60,6 +67,8 @@ class OnPolicy(Policy):
     network: ActorCritic
     update_metrics: tuple[str, ...] = ()
     """Names of the metrics that `improve` writes."""
+    shared_attributes = ("network", "parameters", "optimizer", "learning_rate", "ent_coef")
+    shared_state = ("network", "optimizer")
 
     def __init__(
         self, args: OnPolicyArgs, context: PolicyContext, network: ActorCritic, loss: Callable[..., tuple[Tensor, Tensor]]
@@ -81,7 +90,7 @@ class OnPolicy(Policy):
         self.has_values = False
         self.episodes = EpisodeStatistics.initial(R, device)
         self.advantage = AdvantageEstimator(device, args.gamma, args.gae_lambda)
-        self.reward_scaler = RewardScaler(R, args.gamma, device) if args.normalize_returns else None
+        self.reward_scaler = RewardScaler(R, args.gamma, device, self.shard) if args.normalize_returns else None
         self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
         self.has_action_mask = hasattr(self.network.body, "allowed") or context.rows.action_mask is not None
         checks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
@@ -137,12 +146,19 @@ class OnPolicy(Policy):
         )  # fmt: skip
         return buffer, final_value
 
-    def begin(self) -> None:
+    def share_with(self, leader: Any) -> None:
+        """Uses the network and all else that belongs to no row of `leader`, the same policy of another shard of the process."""
+        super().share_with(leader)
+        if self.reward_scaler is not None:
+            self.reward_scaler.moments = leader.reward_scaler.moments
+
+    @pooling_stage
+    def begin(self) -> Pooling[None]:
         """Updates the normaliser with the first observations."""
         if self.network.normalizer is not None:
-            self.network.normalizer.update(self.buffer.obs[-1])
+            yield from update_normalizer(self.shard, self.network.normalizer, self.buffer.obs[-1])
         if self.network.critic_normalizer is not None:
-            self.network.critic_normalizer.update(self.buffer.value_obs[-1])
+            yield from update_normalizer(self.shard, self.network.critic_normalizer, self.buffer.value_obs[-1])
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Draws the actions of step `t`, and stores them with their log-probabilities; `episode_start` is not used.
@@ -167,8 +183,9 @@ class OnPolicy(Policy):
             self.guard.check_allowed(self.network.any_allowed(samples.obs, samples.action_mask), samples.mask)
         self.guard.check_rows_finite("collect", buffer.reward, buffer.log_prob)
 
+    @pooling_stage
     @torch.no_grad()
-    def estimate(self) -> None:
+    def estimate(self) -> Pooling[None]:
         """Computes advantages and targets, from V of each step's successor.
 
         The successor of the last step of a truncated episode is the final observation.
@@ -180,18 +197,20 @@ class OnPolicy(Policy):
             self.compute_final_values()
         reward = buffer.reward * self.args.reward_scale
         if self.reward_scaler is not None:
-            reward = self.reward_scaler(reward, done, buffer.mask, buffer.in_episode)
+            reward = yield from self.reward_scaler.scale(reward, done, buffer.mask, buffer.in_episode)
         inputs = reward, buffer.value, self.final_value, buffer.terminated, buffer.ended
         self.advantage(*inputs, out=(buffer.advantage, buffer.target), mask=buffer.mask)
         self.guard.check_rows_finite("estimate", buffer.value, buffer.advantage)
-        self._write_rollout_metrics(done)
+        yield from self._write_rollout_metrics(done)
 
-    def _write_rollout_metrics(self, done: Tensor) -> None:
+    def _write_rollout_metrics(self, done: Tensor) -> Pooling[None]:
         buffer = self.buffer
-        episodes, returns, lengths = self.episodes.add(buffer.reward, done, buffer.mask)
+        sums = torch.stack(self.episodes.add(buffer.reward, done, buffer.mask))
+        episodes, returns, lengths = (yield from pooled_sum(self.shard, sums)).unbind()
+        advantage, target = yield from pooled_var_means(self.shard, [buffer.advantage, buffer.target], [buffer.mask] * 2)
         # The advantage is target - value, so this is the part of the targets' variance that V does not explain.
-        unexplained = masked_var_mean(buffer.advantage, buffer.mask)[0] / masked_var_mean(buffer.target, buffer.mask)[0]
-        last_return = self.episodes.last_return.mean()
+        unexplained = advantage[0] / target[0]
+        (last_return,) = yield from pooled_mean(self.shard, [self.episodes.last_return.mean()])
         metrics = [episodes, returns / episodes, lengths / episodes, last_return, 1.0 - unexplained]
         self.metrics[: len(ROLLOUT_METRICS)] = torch.stack(metrics)
 
@@ -210,24 +229,45 @@ class OnPolicy(Policy):
             self.final_value.scatter_(0, step, value.unsqueeze(0))
             truncated = truncated.scatter(0, step, False)
 
-    def improve(self) -> None:
+    @pooling_stage
+    def improve(self) -> Pooling[None]:
         """Updates the network from the rollout, and writes `update_metrics`."""
         raise NotImplementedError
 
-    def optimize(self, loss: Tensor) -> Tensor:
-        """Takes one step of Adam against the gradient of `loss`, (); returns the norm of the gradient before clipping, ()."""
+    def differentiate(self, loss: Tensor, metrics: Tensor, mask: Tensor | None) -> Pooling[Tensor]:
+        """Computes the gradient of `loss`, (), and stores it as `grad` of the parameters.
+
+        Args:
+            loss: the mean over the samples of the shard.
+            metrics: (N,): other means over these samples.
+            mask: (...) bool: the samples that count; None for all.
+
+        Returns:
+            The metrics over the samples of all shards, (N,).
+        """
         gradient = torch.autograd.grad(loss, list(self.parameters.values()))
-        for p, g in zip(self.parameters.values(), gradient, strict=True):
+        *pooled_gradient, metrics = yield from pooled_mean(self.shard, [*gradient, metrics], mask)
+        for p, g in zip(self.parameters.values(), pooled_gradient, strict=True):
             p.grad = g
+        return metrics
+
+    def optimize(self) -> Tensor:
+        """Takes one step of Adam against `grad` of the parameters; returns the norm of the gradient before clipping, ().
+
+        The first shard of a process takes it for all, and the norm is 0 for the others.
+        """
+        if not self.shard.leads:
+            return torch.zeros((), device=self.args.device)
         return self.optimizer.step(self.args.max_grad_norm)
 
-    def finish_update(self) -> None:
+    def finish_update(self) -> Pooling[None]:
         """Updates the normaliser, and checks that metrics and parameters are finite; called at the end of `improve`."""
         # The normaliser does not change during an update, whose probability ratios compare policies at equal observations.
+        buffer = self.buffer
         if self.network.normalizer is not None:
-            self.network.normalizer.update(self.buffer.obs[:-1], self.buffer.mask)
+            yield from update_normalizer(self.shard, self.network.normalizer, buffer.obs[:-1], buffer.mask)
         if self.network.critic_normalizer is not None:
-            self.network.critic_normalizer.update(self.buffer.value_obs[:-1], self.buffer.mask)
+            yield from update_normalizer(self.shard, self.network.critic_normalizer, buffer.value_obs[:-1], buffer.mask)
         self.check_update_finite()
 
     @torch.no_grad()

@@ -20,6 +20,7 @@ from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
+from gpuvec.learners.shards.shard import Shard
 
 Stage = Callable[[], None]
 """A part of an iteration, which reads and writes preallocated tensors only."""
@@ -35,6 +36,7 @@ class PolicyContext(NamedTuple):
     max_truncations: int = 0  # upper bound of an environment's truncated episodes in a rollout
     role: str = ALL  # the random numbers of the policy depend on it
     critic_space: gym.Space[Any] | None = None  # of the critic's observation of one agent; None if there is none
+    shard: Shard = Shard()  # the part of the training's environments to which the rows belong
 
 
 class Policy:
@@ -53,13 +55,18 @@ class Policy:
     """All stages that may follow a rollout; none if the policy does not learn."""
     single_graph = False
     """Whether all of `stages` follow each rollout, so that one CUDA graph may contain the rollout and the stages."""
+    shared_attributes: tuple[str, ...] = ("network",)
+    """Attributes that the shards of a process share, since they do not belong to rows."""
+    shared_state: tuple[str, ...] = ("network",)
+    """The names of their tensors in `state_tensors`."""
 
     def __init__(self, args: TrainingArgs, context: PolicyContext) -> None:
-        self.args, self.rows, self.agents_per_env = args, context.rows, context.agents_per_env
+        self.args, self.rows, self.agents_per_env, self.shard = args, context.rows, context.agents_per_env, context.shard
         self.role, self.action_seed = context.role, stream_seed(args.seed, ACTIONS, context.role)
-        self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, context.role)
+        self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, context.role, self.shard.index)
         self.generator = torch.Generator(args.device).manual_seed(self.minibatch_seed)
-        self.sampler = Sampler(args.device, self.action_seed)
+        first_row = self.shard.index * self.rows.reward.shape[1]
+        self.sampler = Sampler(args.device, self.action_seed, first_row=first_row)
         # The number of finished rollouts, from which the sampler derives its random numbers.
         self.num_rollouts = torch.zeros((), dtype=torch.int64, device=args.device)
         self.metrics = torch.zeros(len(self.metric_names), dtype=torch.float64, device=args.device)
@@ -77,6 +84,11 @@ class Policy:
 
     def begin(self) -> None:
         """Is called after the environment's first reset, when `rows.obs[-1]` has the first observations."""
+
+    def share_with(self, leader: Any) -> None:
+        """Uses the network and all else that belongs to no row of `leader`, the same policy of another shard of the process."""
+        for name in self.shared_attributes:
+            setattr(self, name, getattr(leader, name))
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the actions at `rows.obs[t]`, (R, ...) as the environment takes them.

@@ -21,6 +21,7 @@ from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_me
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.policy import PolicyContext
+from gpuvec.learners.shards.pooling import Pooling, pooled_var_means, pooling_stage
 from gpuvec.learners.training import Result, train
 
 __all__ = ["PPO", "PPOArgs", "Result", "train"]
@@ -54,7 +55,13 @@ def value_error(value: Tensor, old_value: Tensor, target: Tensor, clip: Any) -> 
     return 0.5 * error
 
 
-def ppo_loss(network: ActorCritic, samples: Samples, args: PPOArgs, ent_coef: Tensor | float) -> tuple[Tensor, Tensor]:
+def ppo_loss(
+    network: ActorCritic,
+    samples: Samples,
+    args: PPOArgs,
+    ent_coef: Tensor | float,
+    advantage_moments: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Returns the loss of a minibatch, and (5,) metrics: policy loss, value loss, entropy, approximate KL, clip fraction.
 
     Args:
@@ -62,6 +69,7 @@ def ppo_loss(network: ActorCritic, samples: Samples, args: PPOArgs, ent_coef: Te
         samples: the minibatch, (B,).
         args: the settings.
         ent_coef: coefficient of the entropy bonus.
+        advantage_moments: variance and mean, () each, by which advantages are normalised; None for those of the minibatch.
     """
     policy, value = network.both(samples.obs, samples.action_mask, samples.critic_obs)
     log_prob, entropy = policy.log_prob_and_entropy(samples.action)
@@ -71,7 +79,7 @@ def ppo_loss(network: ActorCritic, samples: Samples, args: PPOArgs, ent_coef: Te
         log_ratio = log_ratio.where(samples.mask, 0.0)
     ratio = log_ratio.exp()
 
-    advantage_var, advantage_mean = masked_var_mean(samples.advantage, samples.mask)
+    advantage_var, advantage_mean = advantage_moments or masked_var_mean(samples.advantage, samples.mask)
     advantage = (samples.advantage - advantage_mean) / (advantage_var.sqrt() + 1e-8)
     policy_loss = -masked_mean(clipped_surrogate(ratio, advantage, args.clip), samples.mask)
 
@@ -108,21 +116,28 @@ class PPO(OnPolicy):
     ) -> None:
         super().__init__(args, context, network, loss)
 
-    def improve(self) -> None:
+    @pooling_stage
+    def improve(self) -> Pooling[None]:
         """Takes epochs of minibatches, and writes `update_metrics`."""
         args, metrics = self.args, self.metrics[-len(self.update_metrics) :]
         metrics.zero_()
         stop = torch.zeros((), device=args.device)  # 1 once the KL divergence exceeds its target
         for minibatch in self.minibatches():
-            loss, loss_metrics = self.loss(self.network, minibatch, args, self.ent_coef)
+            # One shard leaves it to the loss to compute the moments, which may be a fused kernel.
+            moments = [] if self.shard.count == 1 else (yield from self._advantage_moments(minibatch))
+            loss, loss_metrics = self.loss(self.network, minibatch, args, self.ent_coef, *moments)
+            loss_metrics = yield from self.differentiate(loss, loss_metrics, minibatch.mask)
             # The decision is made on the device, without synchronisation: Adam skips the steps at which `stop` is 1.
             if args.target_kl is not None:
                 stop = torch.maximum(stop, (loss_metrics[APPROX_KL] > args.target_kl).float())
                 self.optimizer.found_inf = stop
-            norm = self.optimize(loss)
-            metrics += torch.cat([loss_metrics, norm.view(1)])
+            metrics += torch.cat([loss_metrics, self.optimize().view(1)])
         metrics /= args.update_epochs * args.num_minibatches
-        self.finish_update()
+        yield from self.finish_update()
+
+    def _advantage_moments(self, minibatch: Samples) -> Pooling[list[tuple[Tensor, Tensor]]]:
+        """Returns the one element (variance, mean) of the advantages of all shards."""
+        return (yield from pooled_var_means(self.shard, [minibatch.advantage], [minibatch.mask]))
 
     def minibatches(self) -> Iterator[Samples]:
         """Yields `num_minibatches` of the rollout's samples, `update_epochs` times, each time in another random order."""

@@ -15,14 +15,15 @@ WEIGHTS, ACTIONS, MINIBATCHES = "weights", "actions", "minibatches"  # purposes 
 CONFIRMATION, EVALUATION = "confirmation", "evaluation"  # purposes of the environments of evaluations
 
 
-def stream_seed(seed: int, purpose: str, role: str = ALL) -> int:
+def stream_seed(seed: int, purpose: str, role: str = ALL, shard: int = 0) -> int:
     """Returns a seed from 0 to 2**63 - 1 that is a hash of all arguments, so that random numbers are independent.
 
     Args:
         seed: of the training, from 0 to 2**63 - 1.
         purpose: one of the constants above.
         role: the role of the policy that uses the random numbers, if there are several.
+        shard: the index of the shard that uses them, if each has its own.
     """
-    parts = (str(seed), purpose, role)
+    parts = (str(seed), purpose, role, *([str(shard)] if shard else []))
     text = "".join(f"{len(part)}:{part}" for part in parts)  # the lengths make the text unique
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +21,11 @@ from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
 from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.seeds import CONFIRMATION, stream_seed
+from gpuvec.learners.shards.join import join_processes
+from gpuvec.learners.shards.process_group import Processes
+from gpuvec.learners.shards.sharded_learner import ShardedLearner
+from gpuvec.learners.shards.sharding import divide
+from gpuvec.learners.shards.torchrun import process_device
 from gpuvec.learners.wait_reports import OnPhase, phase
 
 ITERATIONS_TO_CONFIRM = 8  # between two evaluations that may confirm the target
@@ -68,11 +73,15 @@ def train(
     body: Bodies = None,
     on_phase: OnPhase | None = None,
     exact_at: Callable[[int], bool] | None = None,
+    shards: int | None = None,
+    deterministic_shards: bool = True,
 ) -> Result:
     """Trains until `args.total_steps`, or until `args.target_return` is reached.
 
     On a GPU the metrics of an iteration are read while the next one runs, unless `target_return` is set or `exact_at` requires
     the state after that iteration. The results are the same.
+
+    Processes that torchrun started train together, each with a part of the environments, and each returns the result.
 
     Args:
         args: the settings, whose class determines the algorithm; for several policies {role: settings, or an opponent}.
@@ -86,34 +95,31 @@ def train(
             after that iteration, for example for a checkpoint. Otherwise the learner may be one iteration ahead of the metrics,
             and `learner.iteration` is metrics["iteration"] + 1. By default each iteration is exact if there is an
             `on_iteration`.
+        shards: the number of parts of the environments that are computed by themselves. The results are equal bit for bit for
+            any number of processes that divides it. None for 8 with torchrun, and for 1 without.
+        deterministic_shards: whether the parts are added in a fixed order. Otherwise each process has one part, and the order
+            is that of the library, which is faster with large networks.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
+        ProcessesError, LostProcessError: processes that do not fit together, or that ended.
         OutOfMemoryError: the environment, or what the learner stores, does not fit into the memory that is free.
         NonFiniteError: a number in an iteration is not finite; `on_iteration` is not called for it.
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
-    device = str(parse_device(shared_settings(configs).device))
-    configs = {
-        role: config.resolved(device) if isinstance(config, TrainingArgs) else config for role, config in configs.items()
-    }
-    shared = shared_settings(configs)
-    compiling = f"compiling {shared.env}"
-    with torch_settings(device, shared.threads), ExitStack() as stack:
-        with phase(on_phase, compiling):
-            learner = make_learner(configs, stack.enter_context(closing(_make_training_env(shared))), body)
+    setting = shared_settings(configs).device
+    with join_processes(setting) as joined, ExitStack() as stack:
+        device = process_device(setting)
+        configs = {role: each.resolved(device) if isinstance(each, TrainingArgs) else each for role, each in configs.items()}
+        processes, num_shards = divide(configs, shards, deterministic_shards, joined)
+        shared = shared_settings(configs)
+        stack.enter_context(torch_settings(device, shared.threads))
+        with phase(on_phase, f"compiling {shared.env}"):
+            envs = [stack.enter_context(env) for env in _make_training_envs(shared, num_shards, processes)]
+            learner = make_learner(configs, envs[0], body) if num_shards == 1 else _shard(configs, envs, body, processes)
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
-        if device != "cpu":
-            with phase(on_phase, "capturing CUDA graphs"):
-                learner.capture()
-        iterations = Iterations(shared, learner, on_iteration, exact_at)
-        if device == "cpu" and learner.iteration < shared.iterations:
-            # A CPU's kernels are compiled at their first use.
-            with phase(on_phase, compiling):
-                learner.iterate()
-            iterations.read()
-        history = iterations.run()
+        history = _iterate(shared, learner, Iterations(shared, learner, on_iteration, exact_at, processes), on_phase)
         networks = {role: policy.network for role, policy in learner.policies.items() if policy.network is not None}
         for network in networks.values():
             # The parameters of fused kernels are views that are not contiguous.
@@ -122,9 +128,28 @@ def train(
         return Result(configs, networks, history, learner.state_dict())
 
 
-def _make_training_env(args: TrainingArgs) -> TrainingEnv:
+def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_phase: OnPhase | None) -> list[dict[str, float]]:
+    """Captures the stages on a GPU, iterates to the end of the training, and returns the metrics of each iteration."""
+    if args.device != "cpu":
+        with phase(on_phase, "capturing CUDA graphs"):
+            learner.capture()
+    elif learner.iteration < args.iterations:
+        # A CPU's kernels are compiled at their first use.
+        with phase(on_phase, f"compiling {args.env}"):
+            learner.iterate()
+        iterations.read()
+    return iterations.run()
+
+
+def _make_training_envs(args: TrainingArgs, num_shards: int, processes: Processes) -> Iterator[closing[TrainingEnv]]:
+    """Yields the environment of each shard of this process."""
+    for _ in range(num_shards // processes.size):
+        yield closing(_make_training_env(args, (args.num_envs or 1) // num_shards))
+
+
+def _make_training_env(args: TrainingArgs, num_envs: int) -> TrainingEnv:
     return make_env(
-        args.env, args.num_envs or 1, args.params,
+        args.env, num_envs, args.params,
         device=args.device, output="torch", autoreset_mode="SameStep", buffers=1, backend=args.backend,
     )  # fmt: skip
 
@@ -136,6 +161,7 @@ class Iterations:
         args: the settings, resolved.
         learner: the learner.
         on_iteration, exact_at: as in `train`.
+        processes: the processes of the training.
     """
 
     def __init__(
@@ -144,7 +170,9 @@ class Iterations:
         learner: Learner,
         on_iteration: OnIteration | None,
         exact_at: Callable[[int], bool] | None,
+        processes: Processes,
     ) -> None:
+        self._processes = processes
         self.args, self.learner, self.on_iteration = args, learner, on_iteration
         self.exact_at = exact_at or (lambda iteration: on_iteration is not None)
         self.history: list[dict[str, float]] = []
@@ -181,7 +209,7 @@ class Iterations:
         self.history.append({**progress, **metrics})
         target = args.target_return
         if target is not None and metrics["last_return"] >= target and iteration >= learner.next_confirmation:
-            self.is_solved = self._evaluated_return() >= target
+            self.is_solved = self._processes.decide(lambda: self._evaluated_return() >= target)
             learner.next_confirmation = iteration + ITERATIONS_TO_CONFIRM
         if self.on_iteration is not None:
             self.on_iteration(learner, self.history[-1])
@@ -220,6 +248,16 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
         ValueError: policies, or bodies, that do not fit the environment or each other.
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
+    return Learner(shared_settings(configs), env, _policy_factories(configs, env, body))
+
+
+def _shard(configs: PolicyConfigs, envs: Sequence[TrainingEnv], body: Bodies, processes: Processes) -> ShardedLearner:
+    """Returns the learner that `train` iterates if there are several shards; `envs` are those of this process."""
+    return ShardedLearner(shared_settings(configs), envs, _policy_factories(configs, envs[0], body), processes)
+
+
+def _policy_factories(configs: PolicyConfigs, env: TrainingEnv, body: Bodies) -> dict[str, PolicyFactory]:
+    """Returns the function that makes the policy of each role, after checks that they fit the environment and each other."""
     bodies = body if isinstance(body, Mapping) else {} if body is None else dict.fromkeys(configs, body)
     for role in bodies:
         if not isinstance(configs.get(role), TrainingArgs):
@@ -228,8 +266,7 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
             )
     require_roles(configs, env)
     shared = shared_settings(configs)
-    policies = {role: make_policy(config, shared, bodies.get(role)) for role, config in configs.items()}
-    return Learner(shared, env, policies)
+    return {role: make_policy(config, shared, bodies.get(role)) for role, config in configs.items()}
 
 
 def shared_settings(configs: PolicyConfigs) -> TrainingArgs:

@@ -17,6 +17,7 @@ from gpuvec.learners.buffers.action_mask import require_action_mask
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent, map_roles
 from gpuvec.learners.estimators.row_episodes import steps_in_episode
 from gpuvec.learners.networks.actor_critic import obs_dtype
+from gpuvec.vector.reset_arguments import RowStreams
 from gpuvec.vector.wrappers.flatten_agents import per_agent_results
 
 AgentIndex = slice | Tensor
@@ -207,13 +208,18 @@ class EnvRollout:
         self._copied_rows.append((agents, rows))
         return rows
 
-    def reset(self, seed: int) -> None:
-        """Resets the environment with `seed`; the observations are stored as those after the last step of a rollout.
+    def reset(self, seed: int, first_env: int = 0) -> None:
+        """Resets the environment; the observations are stored as those after the last step of a rollout.
+
+        Args:
+            seed: of the environments.
+            first_env: the number of the first environment, on which the random numbers that it draws depend.
 
         Raises:
             ValueError, TypeError: the environment has other action masks than `mask_shape`.
         """
-        obs, infos = self.env.reset(seed=seed)
+        E = self.env.num_envs
+        obs, infos = self.env.reset(seed=RowStreams([seed] * E, range(first_env, first_env + E)) if first_env else seed)
         require_action_mask(infos, self.env.num_envs, self._mask_shape)
         _copy_roles(self.obs, -1, obs)
         if self.action_mask is not None:
@@ -248,17 +254,15 @@ class EnvRollout:
                 if self.critic_obs is not None and rows.critic_obs is not None:
                     agents.copy(self.critic_obs[t], rows.critic_obs[t], 0)
 
-    def mean_metrics(self) -> Tensor:
-        """Returns the means of the environment's metrics over the episodes that ended in the rollout, (M,) float64.
+    def metric_sums(self) -> Tensor:
+        """Returns the sums of the environment's metrics over the episodes that ended in the rollout, and their number.
 
-        They are nan if none ended.
+        These are (M + 1,) float64, for at least one metric.
         """
-        if not self.metrics:
-            return torch.zeros(0, dtype=torch.float64, device=self.reward.device)
         values = torch.stack(list(self.metrics.values()))
         # Under `FlattenAgents` each agent is a row, and the episodes of all rows of an environment end together.
         ended = self.ended.view(*values.shape[1:], -1)[..., 0]
-        return values.where(ended, 0.0).double().sum((1, 2)) / ended.sum()
+        return torch.cat([values.where(ended, 0.0).double().sum((1, 2)), ended.sum().double().view(1)])
 
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next rollout depends on, without those of the environment."""

@@ -41,7 +41,7 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
     if args.fused is True:
         raise ValueError(f'fused=True, but the fused kernels cannot be used: {shape}. Use fused="auto", or change that.')
     logger.info("PPO uses PyTorch operations: %s.", shape)
-    if _reason_without_kernels(args):
+    if _reason_without_kernels(args, context):
         return PPO(args, context, network)
     from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, reason_not_supported
 
@@ -51,8 +51,10 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
     return PPO(args, context, network, FusedLoss(network, args, context.rows.mask is not None))
 
 
-def _reason_without_kernels(args: PPOArgs) -> str:
-    """Returns why the device cannot run any of the kernels, or "" if it can."""
+def _reason_without_kernels(args: PPOArgs, context: PolicyContext) -> str:
+    """Returns why none of the kernels can be used, or "" if they can."""
+    if context.shard.count > 1:
+        return f"there are {context.shard.count} shards, whose sums the kernels do not pool"
     if not args.device.startswith("cuda"):
         return f"the device is {args.device}, and the kernels need a GPU"
     if torch.cuda.get_device_capability(args.device) < MIN_COMPUTE_CAPABILITY:
@@ -62,7 +64,7 @@ def _reason_without_kernels(args: PPOArgs) -> str:
 
 def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> NetworkShape | str:
     """Returns the shape of `network`, or the reason why the kernels cannot be used."""
-    if reason := _reason_without_kernels(args):
+    if reason := _reason_without_kernels(args, context):
         return reason
     if context.rows.action_mask is not None:
         return "the environment has an action mask, which the kernels do not apply"

@@ -31,11 +31,18 @@ class Normalizer(nn.Module):
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.tensor(0.0, dtype=torch.float64))
 
-    @torch.no_grad()
     def update(self, obs: Tensor, mask: Tensor | None = None) -> None:
         """Merges the samples `obs`, (T, E, D) or with other leading dimensions, where `mask`, (T, E) bool, is true.
 
         The mask None stands for all samples; a mask without samples changes nothing.
+        """
+        self.merge(*self.sample_moments(obs, mask))
+
+    @torch.no_grad()
+    def sample_moments(self, obs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the number of the samples `obs` where `mask` is true, (), their mean and their variance, (D,) or (C, H, W).
+
+        All are float64; `obs` and `mask` are as in `update`.
         """
         leading, ones = obs.shape[: obs.dim() - self.mean.dim()], (1,) * self.mean.dim()
         weight = obs.new_ones(*leading, *ones) if mask is None else mask.view(*leading, *ones).to(obs.dtype)
@@ -44,6 +51,11 @@ class Normalizer(nn.Module):
         divisor = count.clamp(min=1.0)
         mean = (obs * weight).sum(samples, dtype=torch.float64) / divisor
         var = ((obs - mean.float()).square() * weight).sum(samples, dtype=torch.float64) / divisor
+        return count, mean, var
+
+    @torch.no_grad()
+    def merge(self, count: Tensor, mean: Tensor, var: Tensor) -> None:
+        """Merges samples of which there are `count`, (), with this `mean` and `var`, (D,) or (C, H, W); all float64."""
         total = self.count + count
         fraction = count / total.clamp(min=1.0)
         change = mean - self.mean

@@ -22,8 +22,8 @@ DeviceKey: Any = Key  # of uint32, which are not int for mypy
 FIRST_DRAW = 2**31  # environments use the numbers below it
 DRAWS_PER_STREAM = 2**20
 LOG_TWO, LOG_SQRT_TWO_PI = f32(math.log(2.0)), f32(0.5 * math.log(2.0 * math.pi))
-# Of a batch. `seeds` has one int64 for each `rows_per_seed` rows, whose numbers begin at 0 for each seed.
-KEY_MEMBERS = ("seeds", "iteration", "step", "rows_per_seed", "stream")
+# Of a batch. `seeds` has one int64 for each `rows_per_seed` rows, whose numbers begin at `first_row` for each seed.
+KEY_MEMBERS = ("seeds", "iteration", "step", "rows_per_seed", "stream", "first_row")
 
 
 def make_key_functions(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction]:
@@ -37,7 +37,7 @@ def make_key_functions(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction]:
     @inline_function
     def make_key(b: Batch, batch_row: int) -> Any:
         owner = i64(batch_row) // i64(b.rows_per_seed)
-        row = i64(batch_row) - owner * i64(b.rows_per_seed)
+        row = i64(batch_row) - owner * i64(b.rows_per_seed) + i64(b.first_row)
         seed, iteration = u64(load(b.seeds, owner, i64)), load(b.iteration, 0, i64)
         return DeviceKey(u32(seed & u64(0xFFFFFFFF)), u32(seed >> u64(32)), u32(row), u32(iteration), u32(b.step))
 

@@ -38,18 +38,21 @@ class Sampler:
         seed: from 0 to 2**63 - 1; for P policies a sequence of P seeds. Policy k has the rows from k * R / P to
             (k + 1) * R / P - 1, and draws the numbers that it draws alone.
         stream: a number below 2,048, another one for each policy that draws with this seed.
+        first_row: the number of the first row, on which the numbers that it draws depend.
 
     Raises:
-        ValueError: a seed or a stream out of its range.
+        ValueError: a seed, a stream or a first row out of its range.
     """
 
-    def __init__(self, device: str, seed: int | Sequence[int], stream: int = 0) -> None:
+    def __init__(self, device: str, seed: int | Sequence[int], stream: int = 0, first_row: int = 0) -> None:
         seeds = [seed] if isinstance(seed, int) else list(seed)
         if not 0 <= stream < 2048:
             raise ValueError(f"stream must be from 0 to 2047, got {stream}.")
         if invalid := [value for value in seeds if not 0 <= value < 2**63]:
             raise ValueError(f"seed must be from 0 to 2**63 - 1, got {invalid[0]}.")
-        self._launcher = ElementwiseLauncher(device)
+        if not 0 <= first_row < 2**32:
+            raise ValueError(f"first_row must be from 0 to 2**32 - 1, got {first_row}.")
+        self._launcher, self._first_row = ElementwiseLauncher(device), first_row
         self._policy_seeds, self._stream = torch.tensor(seeds, dtype=torch.int64, device=self._launcher.tensor_device), stream
 
     def categorical(
@@ -189,7 +192,8 @@ class Sampler:
             raise ValueError(f"{len(self._policy_seeds)} policies must have equally many rows, got {rows} rows.")
         tensors = {**tensors, "seeds": self._policy_seeds, "iteration": iteration}
         expected = {**expected, "seeds": (tuple(self._policy_seeds.shape), torch.int64), "iteration": ((), torch.int64)}
-        self._launcher(kernel, rows, tensors, expected, (int(step), max(1, rows // len(self._policy_seeds)), self._stream))
+        numbers = int(step), max(1, rows // len(self._policy_seeds)), self._stream, self._first_row
+        self._launcher(kernel, rows, tensors, expected, numbers)
 
 
 def require_allowed(mask: Tensor, sizes: Sequence[int]) -> None:

@@ -1,0 +1,147 @@
+"""The processes of a training: what they exchange through torch.distributed, by NCCL on GPUs and by gloo on CPUs.
+
+Letters: S shards, N numbers of a shard.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gpuvec.errors import LostProcessError, ProcessesError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a training, by default this one alone."""
+
+    rank: int = 0
+    """The number of this process."""
+    size: int = 1
+    """The number of processes."""
+    deterministic: bool = True
+    """Whether sums are of the shards in a fixed order; otherwise the order is that of the library."""
+    group: Any = None
+    """The process group for tensors on the devices; None for one process."""
+    host_group: Any = None
+    """The process group for data of the host."""
+
+    def exchange(self, parts: Sequence[Tensor], only_sum: bool) -> Tensor:
+        """Exchanges numbers between all shards.
+
+        Args:
+            parts: (N,) of each shard of this process.
+            only_sum: whether the sum over all shards is returned, (N,), instead of all numbers, (S, N).
+
+        Raises:
+            LostProcessError: another process ended.
+        """
+        values = torch.stack(list(parts))
+        if self.size > 1 and only_sum and not self.deterministic:
+            total = values.sum(0)
+            with _lost_processes_reported():
+                dist.all_reduce(total, group=self.group)
+            return total
+        if self.size > 1:
+            values = self._gather(values, self.group)
+        return values.sum(0) if only_sum else values
+
+    def _gather(self, values: Tensor, group: Any) -> Tensor:
+        """Returns the `values` of all processes, equally many of each, one after the other along the first dimension."""
+        # The name of PyTorch since 2.13, and the one before.
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gathered = values.new_empty((self.size * len(values), *values.shape[1:]))
+        with _lost_processes_reported():
+            gather(gathered, values.contiguous(), group=group)
+        return gathered
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Copies the tensors of the first process, of any shapes (...), to those of the others.
+
+        Raises:
+            LostProcessError: another process ended.
+        """
+        if self.size == 1:
+            return
+        with _lost_processes_reported(), torch.no_grad():
+            for tensor in tensors:
+                values = tensor.detach().contiguous()
+                dist.broadcast(values, 0, group=self.group)
+                tensor.copy_(values)
+
+    def gather_states(self, state: Any) -> list[Any]:
+        """Returns the `state` of all processes: nested dicts and lists of tensors, numbers and strings, on the host.
+
+        Raises:
+            LostProcessError: another process ended.
+        """
+        if self.size == 1:
+            return [state]
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        content = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+        sizes = self._gather(torch.tensor([len(content)]), self.host_group).tolist()
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded[: len(content)] = content
+        rows = self._gather(padded.view(1, -1), self.host_group)
+        files = (io.BytesIO(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True))
+        return [torch.load(file, map_location="cpu", weights_only=True) for file in files]
+
+    def require_equal(self, values: Mapping[str, str]) -> None:
+        """Checks that the processes have the same values.
+
+        Args:
+            values: {name: value as text}.
+
+        Raises:
+            ProcessesError: they differ; the message names the first difference.
+            LostProcessError: another process ended.
+        """
+        first, *others = self.gather_states(dict(values))
+        for rank, other in enumerate(others, 1):
+            for name in sorted({*first, *other}):
+                if first.get(name) != other.get(name):
+                    raise ProcessesError(
+                        f"all processes of a training must have the same {name}: it is {first.get(name)} in process 0 and "
+                        f"{other.get(name)} in process {rank}."
+                    )
+
+    def decide(self, decision: Callable[[], bool]) -> bool:
+        """Returns the decision of the first process, which alone calls the function `decision`.
+
+        Raises:
+            LostProcessError: another process ended.
+        """
+        if self.size == 1:
+            return decision()
+        value = torch.tensor([int(decision()) if self.rank == 0 else 0])
+        with _lost_processes_reported():
+            dist.broadcast(value, 0, group=self.host_group)
+        return bool(value)
+
+    def largest(self, number: int) -> int:
+        """Returns the largest `number` of all processes, which all of them must call.
+
+        Raises:
+            LostProcessError: another process ended.
+        """
+        return number if self.size == 1 else int(self._gather(torch.tensor([number]), self.host_group).max())
+
+
+@contextmanager
+def _lost_processes_reported() -> Iterator[None]:
+    """Raises LostProcessError for what torch.distributed raises when another process ended or does not answer."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LostProcessError(f"another process of the training ended, or does not answer: {reason[:200]}") from error

@@ -1,0 +1,76 @@
+"""What torchrun tells a process that it starts. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpuvec.engine.backends.device import parse_device
+from gpuvec.errors import DeviceError, ProcessesError
+
+REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Launch(NamedTuple):
+    """The place of a process among those of a training."""
+
+    rank: int
+    size: int
+    local_rank: int  # the number of this process among those of its machine
+    address: str  # of the machine on which the processes meet
+    port: int
+
+
+def read_launch(variables: Mapping[str, str] | None = None) -> Launch | None:
+    """Returns what torchrun wrote into the environment variables; None for a process that it did not start.
+
+    Args:
+        variables: the environment variables; those of the process by default.
+
+    Raises:
+        ProcessesError: some of the variables are missing or wrong.
+    """
+    variables = os.environ if variables is None else variables
+    if not {"RANK", "WORLD_SIZE"} & set(variables):
+        return None
+    if missing := [name for name in REQUIRED if name not in variables]:
+        raise ProcessesError(f"the environment variables {', '.join(missing)} are missing: start the processes with torchrun.")
+    rank, size, local_rank, port = (
+        _integer(variables, name, default)
+        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("MASTER_PORT", 0))
+    )
+    if not 0 <= rank < size:
+        raise ProcessesError(f"RANK must be from 0 to WORLD_SIZE - 1, got {rank} of {size}.")
+    return Launch(rank, size, local_rank, variables["MASTER_ADDR"], port)
+
+
+def _integer(variables: Mapping[str, str], name: str, default: int) -> int:
+    text = variables.get(name, str(default))
+    if not text.isdecimal():
+        raise ProcessesError(f"the environment variable {name} must be a number, got {text!r}.")
+    return int(text)
+
+
+def process_device(setting: str) -> str:
+    """Returns the device of this process, "cpu" or "cuda:<index>": with several processes that of its number on its machine.
+
+    Args:
+        setting: "auto", "cpu", "cuda" or "cuda:1".
+
+    Raises:
+        DeviceError: a device that does not exist, or one GPU for several processes.
+    """
+    launch = read_launch()
+    device = parse_device(setting)
+    if launch is None or launch.size == 1 or device.kind == "cpu":
+        return str(device)
+    own = f"cuda:{launch.local_rank}"
+    if setting not in ("auto", "cuda", own):
+        raise DeviceError(f"device is {setting}, and there are {launch.size} processes, with a GPU each: give cuda.")
+    try:
+        return str(parse_device(own))
+    except DeviceError as error:
+        raise DeviceError(
+            f"process {launch.rank} needs the GPU {own}: {error} Start fewer processes on this machine."
+        ) from error

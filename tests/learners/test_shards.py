@@ -1,0 +1,172 @@
+"""Trainings in shards: the same bits for any number of processes, and what one process would compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.process_trainings import (
+    A2C,
+    CHECKPOINT_ITERATION,
+    PPO,
+    SHARDS,
+    TRAININGS,
+    TWO,
+    finish,
+    numbers_of,
+    start_processes,
+    train_all,
+    train_with_checkpoint,
+)
+
+from gpuvec.errors import StateError
+from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
+from gpuvec.learners.networks.normalizer import Normalizer
+from gpuvec.learners.shards.pooling import pooled_mean, pooled_var_means, pooling_stage, run_in_lockstep, update_normalizer
+from gpuvec.learners.shards.process_group import Processes
+from gpuvec.learners.shards.shard import Shard
+from gpuvec.learners.training import train
+
+
+def differences(a: Any, b: Any, path: str = "") -> list[str]:
+    """Returns the paths at which nested dicts and lists differ in a bit."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [text for name in a for text in differences(a[name], b[name], f"{path}.{name}")]
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return [text for k, pair in enumerate(zip(a, b, strict=True)) for text in differences(*pair, f"{path}[{k}]")]
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        is_equal = a.shape == b.shape and a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
+    else:
+        is_equal = a == b or (a != a and b != b)  # nan
+    return [] if is_equal else [path]
+
+
+@cache
+def reference(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The numbers of a training of one process, and its checkpoint in the middle."""
+    return train_with_checkpoint(TRAININGS[name], shards=SHARDS)
+
+
+# ---- several processes
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_processes_have_the_bits_of_one_process(tmp_path: Path, count: int) -> None:
+    expected = {name: reference(name)[0] for name in TRAININGS}
+    torch.save(reference("ppo")[1], tmp_path / "checkpoint.pt")
+    for status, _, errors in finish(start_processes(train_all, count, tmp_path)):
+        assert status == 0, errors
+    for rank in range(count):
+        for name, numbers in expected.items():
+            assert differences(torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True), numbers) == [], (name, rank)
+        continued = torch.load(tmp_path / f"continued-{rank}.pt", weights_only=True)
+        assert differences(continued["checkpoint"], expected["ppo"]["checkpoint"]) == []
+        assert differences(continued["history"], expected["ppo"]["history"][CHECKPOINT_ITERATION:]) == []
+
+
+# ---- one process
+
+
+def test_one_shard_is_the_ordinary_training() -> None:
+    args = replace(PPO, num_iterations=2)
+    assert differences(numbers_of(train(args, shards=1)), numbers_of(train(args))) == []
+
+
+def test_rows_draw_the_numbers_that_they_draw_without_shards() -> None:
+    def first_rollout(shards: int) -> list[Any]:
+        rollouts: list[Any] = []
+
+        def keep(learner: Any, metrics: dict[str, float]) -> None:
+            rows = [shard.policy.buffer for shard in learner.local_shards]
+            rollouts.extend(torch.cat([getattr(row, name) for row in rows], 1) for name in ("obs", "action", "ended"))
+
+        train(replace(PPO, num_iterations=1, normalize=False), keep, shards=shards)
+        return rollouts
+
+    for values, expected in zip(first_rollout(SHARDS), first_rollout(1), strict=True):
+        torch.testing.assert_close(values, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("args", "role"), [(A2C, "all"), (TWO, "walker")], ids=["rows", "masks"])
+def test_an_update_without_minibatches_is_that_of_one_shard(args: Any, role: str) -> None:
+    once = {name: replace(each, num_iterations=1, total_steps=None) for name, each in args.items()} if role != "all" else None
+    args = once or replace(args, num_iterations=1)
+    sharded, whole = train(args, shards=SHARDS), train(args)
+    for name, x in whole.networks[role].state_dict().items():
+        torch.testing.assert_close(sharded.networks[role].state_dict()[name], x, rtol=1e-3, atol=1e-5, msg=name)
+    prefix = "" if role == "all" else f"{role}/"
+    for name in ("episodes", "return", "length", "policy_loss", "value_loss", "entropy", "explained_variance"):
+        values = [result.history[0][f"{prefix}{name}"] for result in (sharded, whole)]
+        assert values[0] == pytest.approx(values[1], rel=1e-3, abs=1e-5), name
+
+
+class Moments:
+    """A shard that pools means and moments of its part of some samples."""
+
+    def __init__(self, shard: Shard, x: Any, mask: Any, normalizer: Any) -> None:
+        self.shard, self.x, self.mask, self.normalizer = shard, x, mask, normalizer
+
+    @pooling_stage
+    def pool(self) -> Any:
+        (self.mean,) = yield from pooled_mean(self.shard, [masked_mean(self.x, self.mask)], self.mask)
+        ((self.var, self.mean_of_moments),) = yield from pooled_var_means(self.shard, [self.x], [self.mask])
+        yield from update_normalizer(self.shard, self.normalizer, self.x.unsqueeze(-1), self.mask)
+
+
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_pooled_moments_are_those_of_all_samples(has_mask: bool) -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(3.0, 2.0, (4, 5, 6)).astype(np.float32))
+    mask = x > 2.0 if has_mask else None
+    if mask is not None:
+        mask[2] = False  # a shard without samples
+    pooled, whole = Normalizer(1), Normalizer(1)
+    for _ in range(2):
+        shards = [Moments(Shard(k, 4, leads=k == 0), x[k], None if mask is None else mask[k], pooled) for k in range(len(x))]
+        run_in_lockstep([shard.pool for shard in shards], Processes().exchange)
+        whole.update(x.unsqueeze(-1), mask)
+    expected = masked_var_mean(x, mask)
+    for shard in shards:
+        torch.testing.assert_close((shard.var, shard.mean_of_moments), expected)
+        torch.testing.assert_close(shard.mean, expected[1])
+    torch.testing.assert_close(dict(pooled.state_dict()), dict(whole.state_dict()))
+
+
+def test_a_shard_alone_and_shards_that_disagree_are_refused() -> None:
+    shard = Moments(Shard(0, 2), torch.ones(3, 2), None, Normalizer(1))
+    with pytest.raises(RuntimeError, match="needs the other shards"):
+        shard.pool()
+    alone = Moments(Shard(0, 1), torch.ones(3, 2), None, Normalizer(1))
+    with pytest.raises(RuntimeError, match="exchange different numbers"):
+        run_in_lockstep([shard.pool, alone.pool], Processes().exchange)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shards", "message"),
+    [
+        ({}, 3, "num_envs must be a multiple of the number of shards, got 8 and 3"),
+        ({}, 0, "shards must be at least 1"),
+        ({"num_steps": 1}, 8, "must be a multiple of num_minibatches"),
+    ],
+)
+def test_settings_that_shards_do_not_divide_are_refused(settings: dict[str, Any], shards: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(replace(PPO, **settings), shards=shards)
+    with pytest.raises(ValueError, match="batch_size must be a multiple"):
+        train(replace(TRAININGS["td3"], batch_size=18), shards=SHARDS)
+    with pytest.raises(ValueError, match="leave out shards"):
+        train(PPO, shards=2, deterministic_shards=False)
+
+
+def test_checkpoints_of_other_shards_are_refused() -> None:
+    checkpoint = reference("ppo")[1]
+    with pytest.raises(StateError, match="has 4 shards, and this training 2: continue with 4"):
+        train(PPO, checkpoint=checkpoint, shards=2)
+    with pytest.raises(StateError, match="has 4 shards, and this training 1"):
+        train(PPO, checkpoint=checkpoint)

@@ -1,0 +1,88 @@
+"""Small trainings, and the processes of a test that train together as those of torchrun do."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.support import street_env  # noqa: F401  # registers the street
+
+from gpuvec.learners.a2c import A2CArgs
+from gpuvec.learners.ddpg import DDPGArgs
+from gpuvec.learners.ppo import PPOArgs
+from gpuvec.learners.training import Result, train
+
+SHARDS = 4
+SMALL: dict[str, Any] = {"num_envs": 8, "hidden": (8,), "device": "cpu", "seed": 3}
+CART_POLE: dict[str, Any] = {**SMALL, "num_steps": 16, "params": {"max_episode_steps": 9}}
+STREET: dict[str, Any] = {
+    **SMALL, "num_steps": 16, "num_iterations": 5, "env": "tests/Street-v0",
+    "params": {"guards": 2, "walkers": 3, "length": 4, "num_observed": 1, "max_episode_steps": 7},
+}  # fmt: skip
+PPO = PPOArgs(
+    **CART_POLE, num_iterations=6, num_minibatches=2, update_epochs=2, normalize=True, normalize_returns=True, target_kl=0.02
+)
+A2C = A2CArgs(**CART_POLE, num_iterations=5, shared=True)
+TD3 = DDPGArgs(
+    **SMALL, env="gpuvec/Pendulum-v1", num_steps=4, num_iterations=8, batch_size=16, buffer_size=160, learning_starts=64,
+    gradient_steps=3, n_step=2, critics=2, policy_delay=2, target_sigma=0.2, normalize=True,
+)  # fmt: skip
+TWO = {"guard": PPOArgs(**STREET, num_minibatches=2, normalize=True), "walker": A2CArgs(**STREET, learning_rate=1e-3)}
+TRAININGS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "td3": TD3, "two": TWO}
+CHECKPOINT_ITERATION = 3
+TIMES = ("seconds", "steps_per_second", "gpu_memory")  # metrics that differ between runs
+
+
+def numbers_of(result: Result) -> dict[str, Any]:
+    """Returns what two trainings with the same results have in common."""
+    history = [{name: x for name, x in metrics.items() if name not in TIMES} for metrics in result.history]
+    return {"history": history, "checkpoint": {**result.checkpoint, "seconds": 0.0}}
+
+
+def train_with_checkpoint(args: Any, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the numbers of a training, and its checkpoint after `CHECKPOINT_ITERATION`."""
+    checkpoints: list[dict[str, Any]] = []
+
+    def keep(learner: Any, metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == CHECKPOINT_ITERATION:
+            checkpoints.append(learner.state_dict())
+
+    return numbers_of(train(args, keep, **settings)), checkpoints[0]
+
+
+def start_processes(task: Callable[[Path], None], count: int, folder: Path, **variables: str) -> list[subprocess.Popen[str]]:
+    """Starts processes that call `task(folder)`, a function of a module, as torchrun starts them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    program = f"import sys, pathlib; from {task.__module__} import {task.__name__} as task; task(pathlib.Path(sys.argv[1]))"
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(folder)],
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank), **variables},
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2],
+        )
+        for rank in range(count)
+    ]  # fmt: skip
+
+
+def finish(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Waits for processes, and returns (exit status, stdout, stderr) of each."""
+    outputs = [process.communicate(timeout=300) for process in processes]
+    return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+
+
+def train_all(folder: Path) -> None:
+    """Runs all trainings in this process, one of several, and saves their numbers; one of them continues from a checkpoint."""
+    rank = os.environ["RANK"]
+    for name, args in TRAININGS.items():
+        torch.save(numbers_of(train(args, shards=SHARDS)), folder / f"{name}-{rank}.pt")
+    checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
+    torch.save(numbers_of(train(PPO, checkpoint=checkpoint, shards=SHARDS)), folder / f"continued-{rank}.pt")
