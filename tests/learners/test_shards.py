@@ -96,7 +96,7 @@ def test_rows_draw_the_numbers_that_they_draw_without_shards() -> None:
 
 @pytest.mark.parametrize(("args", "role"), [(A2C, "all"), (TWO, "walker")], ids=["rows", "masks"])
 def test_an_update_without_minibatches_is_that_of_one_shard(args: Any, role: str) -> None:
-    once = {name: replace(each, num_iterations=1, total_steps=None) for name, each in args.items()} if role != "all" else None
+    once = {name: replace(each, num_iterations=1) for name, each in args.items()} if role != "all" else None
     args = once or replace(args, num_iterations=1)
     sharded, whole = train(args, shards=SHARDS), train(args)
     for name, x in whole.networks[role].state_dict().items():

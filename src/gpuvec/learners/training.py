@@ -116,7 +116,8 @@ def train(
         stack.enter_context(torch_settings(device, shared.threads))
         with phase(on_phase, f"compiling {shared.env}"):
             envs = [stack.enter_context(env) for env in _make_training_envs(shared, num_shards, processes)]
-            learner = make_learner(configs, envs[0], body) if num_shards == 1 else _shard(configs, envs, body, processes)
+            make = partial(make_learner, configs, envs[0], body)
+            learner = make() if num_shards == 1 else _make_sharded_learner(configs, envs, body, processes)
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
         history = _iterate(shared, learner, Iterations(shared, learner, on_iteration, exact_at, processes), on_phase)
@@ -161,7 +162,7 @@ class Iterations:
         args: the settings, resolved.
         learner: the learner.
         on_iteration, exact_at: as in `train`.
-        processes: the processes of the training.
+        processes: the processes of the training; None for this one alone.
     """
 
     def __init__(
@@ -170,9 +171,9 @@ class Iterations:
         learner: Learner,
         on_iteration: OnIteration | None,
         exact_at: Callable[[int], bool] | None,
-        processes: Processes,
+        processes: Processes | None = None,
     ) -> None:
-        self._processes = processes
+        self._processes = processes or Processes()
         self.args, self.learner, self.on_iteration = args, learner, on_iteration
         self.exact_at = exact_at or (lambda iteration: on_iteration is not None)
         self.history: list[dict[str, float]] = []
@@ -251,7 +252,9 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
     return Learner(shared_settings(configs), env, _policy_factories(configs, env, body))
 
 
-def _shard(configs: PolicyConfigs, envs: Sequence[TrainingEnv], body: Bodies, processes: Processes) -> ShardedLearner:
+def _make_sharded_learner(
+    configs: PolicyConfigs, envs: Sequence[TrainingEnv], body: Bodies, processes: Processes
+) -> ShardedLearner:
     """Returns the learner that `train` iterates if there are several shards; `envs` are those of this process."""
     return ShardedLearner(shared_settings(configs), envs, _policy_factories(configs, envs[0], body), processes)
 

@@ -56,12 +56,12 @@ def require_divisible(configs: Mapping[str, Any], shards: int, processes: Proces
         raise ValueError(f"shards must be at least 1, got {shards}.")
     if not processes.deterministic and shards != processes.size:
         raise ValueError(
-            f"deterministic_shards=False has one shard for each of the {processes.size} processes, got shards={shards}: leave out "
+            f"deterministic_shards=False has one shard for each of {processes.size} processes, got shards={shards}: leave out "
             "shards."
         )
     if shards % processes.size:
         raise ValueError(
-            f"the number of processes must divide the number of shards, got {processes.size} processes and {shards} shards: start "
+            f"the number of processes must divide that of shards, got {processes.size} processes and {shards} shards: start "
             f"another number of processes, or give --shards {processes.size}."
         )
     for args in configs.values():
