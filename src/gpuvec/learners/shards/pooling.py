@@ -25,14 +25,14 @@ R = TypeVar("R")
 Owner = TypeVar("Owner")
 
 
-class Request(NamedTuple):
+class PoolRequest(NamedTuple):
     """What a shard yields."""
 
     values: Tensor  # (N,): the numbers of the shard
     only_sum: bool = False  # whether it receives the sum over the shards, (N,), instead of all numbers, (S, N)
 
 
-Pooling = Generator[Request, Tensor, R]
+Pooling = Generator[PoolRequest, Tensor, R]
 Exchange = Callable[[Sequence[Tensor], bool], Tensor]
 """Returns (S, N), or with True the sum (N,), for the numbers (N,) of each shard of this process."""
 
@@ -108,7 +108,7 @@ def pooled_sum(shard: Shard, values: Tensor) -> Pooling[Tensor]:
     """Returns the sums over all shards of `values`, (N,), those of `shard`."""
     if shard.count == 1:
         return values
-    return (yield Request(values, only_sum=True))
+    return (yield PoolRequest(values, only_sum=True))
 
 
 def pooled_mean(shard: Shard, means: Sequence[Tensor], mask: Tensor | None = None) -> Pooling[list[Tensor]]:
@@ -123,10 +123,10 @@ def pooled_mean(shard: Shard, means: Sequence[Tensor], mask: Tensor | None = Non
         return list(means)
     flat = torch.cat([x.reshape(-1) for x in means])
     if mask is None:
-        pooled = (yield Request(flat, only_sum=True)) / shard.count
+        pooled = (yield PoolRequest(flat, only_sum=True)) / shard.count
     else:
         count = mask.sum().to(flat.dtype)
-        sums = yield Request(torch.cat([flat * count, count.view(1)]), only_sum=True)
+        sums = yield PoolRequest(torch.cat([flat * count, count.view(1)]), only_sum=True)
         pooled = sums[:-1] / sums[-1].clamp(min=1.0)
     parts = pooled.split([x.numel() for x in means])
     return [part.view(x.shape).to(x.dtype) for part, x in zip(parts, means, strict=True)]
@@ -145,7 +145,7 @@ def pooled_var_means(
     if shard.count == 1:
         return [masked_var_mean(x, mask) for x, mask in zip(samples, masks, strict=True)]
     moments = torch.stack([_moments(x, mask) for x, mask in zip(samples, masks, strict=True)])
-    counts, means, squares = (yield Request(moments.flatten())).view(shard.count, -1, 3).unbind(-1)
+    counts, means, squares = (yield PoolRequest(moments.flatten())).view(shard.count, -1, 3).unbind(-1)
     total = counts.sum(0)
     mean = (counts * means).sum(0) / total.clamp(min=1.0)
     squares = squares.sum(0) + (counts * (means - mean).square()).sum(0)
@@ -173,7 +173,7 @@ def update_normalizer(shard: Shard, normalizer: Normalizer, obs: Tensor, mask: T
     """
     count, mean, var = normalizer.sample_moments(obs, mask)
     if shard.count > 1:
-        numbers = yield Request(torch.cat([count.view(1), mean.flatten(), var.flatten()]))
+        numbers = yield PoolRequest(torch.cat([count.view(1), mean.flatten(), var.flatten()]))
         counts, means, variances = numbers.split([1, mean.numel(), var.numel()], dim=1)
         count = counts.sum()
         pooled_mean = (counts * means).sum(0) / count.clamp(min=1.0)
