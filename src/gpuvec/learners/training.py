@@ -121,12 +121,17 @@ def train(
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
         history = _iterate(shared, learner, Iterations(shared, learner, on_iteration, exact_at, processes), on_phase)
-        networks = {role: policy.network for role, policy in learner.policies.items() if policy.network is not None}
-        for network in networks.values():
-            # The parameters of fused kernels are views that are not contiguous.
-            for p in network.parameters():
-                p.data = p.data.contiguous()
-        return Result(configs, networks, history, learner.state_dict())
+        return _make_result(configs, learner, history)
+
+
+def _make_result(configs: dict[str, PolicyConfig], learner: Learner, history: list[dict[str, float]]) -> Result:
+    """Returns the result of a training that has ended."""
+    networks = {role: policy.network for role, policy in learner.policies.items() if policy.network is not None}
+    for network in networks.values():
+        # The parameters of fused kernels are views that are not contiguous.
+        for p in network.parameters():
+            p.data = p.data.contiguous()
+    return Result(configs, networks, history, learner.state_dict())
 
 
 def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_phase: OnPhase | None) -> list[dict[str, float]]:
