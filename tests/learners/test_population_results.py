@@ -22,7 +22,10 @@ from gpuvec.learners.population.population_history import PopulationHistory, his
 from gpuvec.learners.population.population_result import PopulationResult
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.comparison import compare_groups
+from gpuvec.learners.runs.groups import group_runs
 from gpuvec.learners.runs.history import read_histories
+from gpuvec.learners.runs.seed_statistics import bootstrap_interval
 from gpuvec.learners.training import train
 
 BASE = PPOArgs(
@@ -156,3 +159,36 @@ def test_a_damaged_state_is_refused(tmp_path: Path, change: Any) -> None:
     torch.save(state, path / "population.pt")
     with pytest.raises(CheckpointError, match=r"population\.pt"):
         load_population(path)
+
+
+def test_agents_are_runs_with_their_own_seeds(tmp_path: Path) -> None:
+    args = PopulationArgs(BASE, 8, settings={"gamma": (0.9,) * 4 + (0.99,) * 4})
+    path = save_population(tmp_path, train_population(args))
+    histories, messages = read_histories([tmp_path], "return")
+    assert messages == []
+    assert [run.seed for run in histories] == [str(seed) for seed in range(1, 9)]
+    groups, left_out = group_runs(histories)
+    assert left_out == []
+    assert [len(group.runs) for group in groups] == [4, 4]
+    returns = load_population(path).history.metrics["return"][-1].astype(float)
+    for group, own in zip(groups, (returns[:4], returns[4:]), strict=True):
+        (row,) = compare_groups([group], lambda env: np.nan)
+        assert row.num_seeds == 4
+        assert row.final.value == pytest.approx(np.sort(own)[1:3].mean())
+        assert row.final.low <= row.final.value <= row.final.high
+
+
+def test_agents_with_too_many_settings_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuvec.learners.population.agent_runs.MAX_CONFIGURATIONS", 2)
+    save_population(tmp_path, trained())
+    histories, messages = read_histories([tmp_path], "return")
+    assert histories == []
+    assert "has agents with 3 different settings of learning_rate, gamma; at most 2 can be compared" in messages[0]
+
+
+def test_the_interval_of_thousands_of_seeds_is_that_of_the_normal_approximation() -> None:
+    values = np.random.default_rng(1).normal(10.0, 2.0, 4000)
+    low, high = bootstrap_interval(values, lambda x: x.mean(-1))
+    half_width = 1.96 * values.std() / 4000**0.5
+    assert low == pytest.approx(values.mean() - half_width, abs=0.05 * half_width)
+    assert high == pytest.approx(values.mean() + half_width, abs=0.05 * half_width)

@@ -38,10 +38,10 @@ def compare(
 
     A row is a group of runs with equal environment, algorithm and settings but other seeds. The final value is that of the last
     tenth of the steps. For three seeds and more it is the interquartile mean with its 95 % bootstrap interval, for fewer the
-    mean. The evaluated return is that at the end of the training.
+    mean. The evaluated return is that at the end of the training. Each agent of a population is a run with its own seed.
 
     Args:
-        runs: run folders, or folders that contain run folders.
+        runs: run folders, folders of populations, or folders that contain such folders.
         metric_name: the metric, such as return, entropy or metrics/grass. For several policies, return has a row for each role.
         csv: a file to which the table is written too, with all digits.
         force: replace a file that exists.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.metric_names import PROGRESS_METRICS, is_of_policy
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, RESULT, SETTINGS, parse_json
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, POPULATION, RESULT, SETTINGS, parse_json
 from gpuvec.learners.runs.summary import algorithm_in_name, finite_number, read_record
 
 FloatArray = NDArray[np.float64]
@@ -45,7 +45,7 @@ def read_histories(paths: Iterable[Path], metric_name: str) -> tuple[list[RunHis
     """Reads the histories of runs; those that cannot be read are left out.
 
     Args:
-        paths: run folders, or folders that contain run folders.
+        paths: run folders, folders of populations, whose agents are a run each, or folders that contain such folders.
         metric_name: as in `read_history`.
 
     Returns:
@@ -57,13 +57,22 @@ def read_histories(paths: Iterable[Path], metric_name: str) -> tuple[list[RunHis
     for path in unique_paths.values():
         try:
             with RunFolder(path) as run:
-                history = read_history(run, metric_name)
+                runs = _read_runs(run, metric_name)
         except (OSError, ValueError) as error:
             messages.append(f"{error} It is left out.")
             continue
-        histories.append(history)
-        messages += history.notes
-    return histories, messages
+        histories += runs
+        messages += [note for history in runs for note in history.notes]
+    return histories, list(dict.fromkeys(messages))
+
+
+def _read_runs(run: RunFolder, metric_name: str) -> list[RunHistory]:
+    """Reads a run, or the agents of a population."""
+    if POPULATION not in run.file_names():
+        return [read_history(run, metric_name)]
+    from gpuvec.learners.population.agent_runs import read_agent_runs  # which needs this module
+
+    return read_agent_runs(run, metric_name)
 
 
 def run_paths(folder: Path) -> list[Path]:
@@ -72,9 +81,13 @@ def run_paths(folder: Path) -> list[Path]:
     Args:
         folder: the path.
     """
-    if not folder.is_dir() or (folder / SETTINGS).is_file():
+    if not folder.is_dir() or _is_run(folder):
         return [folder]
-    return sorted(path for path in folder.iterdir() if (path / SETTINGS).is_file()) or [folder]
+    return sorted(filter(_is_run, folder.iterdir())) or [folder]
+
+
+def _is_run(path: Path) -> bool:
+    return (path / SETTINGS).is_file() or (path / POPULATION).is_file()
 
 
 def read_history(run: RunFolder, metric_name: str) -> RunHistory:

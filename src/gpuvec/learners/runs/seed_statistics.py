@@ -1,4 +1,4 @@
-"""Statistics of a few runs that differ in their seed alone. S is the number of seeds."""
+"""Statistics of runs that differ in their seed alone. S is the number of seeds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ FloatArray = NDArray[np.float64]
 
 MIN_SEEDS = 3  # for an interval of confidence
 BOOTSTRAP_SAMPLES = 10_000
+MAX_SAMPLED_VALUES = 2**22  # at once
 NORMAL_975 = 1.959963984540054
 T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 """The 97.5 % quantiles of Student's t distribution with 1 to 10 degrees of freedom."""
@@ -79,8 +80,11 @@ def bootstrap_interval(values: FloatArray, statistic: Callable[[FloatArray], Flo
         statistic: maps (..., S) to (...).
     """
     rng = np.random.default_rng(0)
-    samples = values[rng.integers(len(values), size=(BOOTSTRAP_SAMPLES, len(values)))]
-    low, high = np.quantile(statistic(samples), [0.025, 0.975])
+    # The samples of thousands of seeds are drawn in parts, since all of them would take gigabytes.
+    part = max(1, min(BOOTSTRAP_SAMPLES, MAX_SAMPLED_VALUES // len(values)))
+    sizes = [min(part, BOOTSTRAP_SAMPLES - begin) for begin in range(0, BOOTSTRAP_SAMPLES, part)]
+    statistics = [statistic(values[rng.integers(len(values), size=(size, len(values)))]) for size in sizes]
+    low, high = np.quantile(np.concatenate(statistics), [0.025, 0.975])
     return float(low), float(high)
 
 
