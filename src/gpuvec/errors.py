@@ -26,6 +26,8 @@ Each also derives from the built-in class that a user of Gymnasium would catch.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 
 class GpuvecError(Exception):
     """The base class of all errors that gpuvec defines. It also raises errors of Gymnasium."""
@@ -90,8 +92,31 @@ class ExportError(GpuvecError, RuntimeError):
     """An exported policy computes other numbers than its network."""
 
 
+class FaultLocation(NamedTuple):
+    """Where a training met a number that is not finite."""
+
+    iteration: int
+    """The iteration, counted from 1."""
+    role: str
+    """The role of the policy; "all" for one of all agents."""
+    row: int
+    """The agent of the policy, or the environment of one agent, in the order of the environments."""
+
+
 class NonFiniteError(GpuvecError, FloatingPointError):
-    """A number in training is not finite; the message names the part of the learner, the iteration and the environment."""
+    """A number in training is not finite; the message names the part of the learner, the iteration and the environment.
+
+    Args:
+        message: the message.
+        location: where it was; None if it belongs to no row, such as a parameter of a network.
+
+    Attributes:
+        location: the same.
+    """
+
+    def __init__(self, message: str, location: FaultLocation | None = None) -> None:
+        super().__init__(message)
+        self.location = location
 
 
 class ProcessesError(GpuvecError, RuntimeError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import find_env_spec
 from gpuvec.cli.eval_command import result_lines
+from gpuvec.cli.failure_replay import save_failure
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import algorithm_name
@@ -90,16 +91,36 @@ class RunRecorder:
             networks = {role: checkpoint["policies"][role]["network"] for role in checkpoint["args"]}
             self.live_replays.save_last(networks, checkpoint["iteration"])
 
-    def close(self, wait: bool = False) -> None:
-        """Ends the recording of live replays, and closes the run folder if it was opened.
+    def explain(self, fault: NonFiniteError, policies: Mapping[str, TrainingArgs], checkpoint: Mapping[str, Any] | None) -> str:
+        """Saves a replay of the row that broke, and returns what a user can look at after a fault.
 
         Args:
-            wait: whether the last live replay is recorded before.
+            fault: what ended the training.
+            policies: {role: settings}.
+            checkpoint: the checkpoint from which the run continued; None for a new run.
+        """
+        previous = self.last_checkpoint or (checkpoint and "that from which the run continued")
+        hint = f"The previous checkpoint is {previous}." if previous else "No checkpoint was written before."
+        if fault.location is None:
+            return hint
+        if self.run is None:
+            self.run = self._open_run()
+        return f"{hint} {save_failure(self.run, fault.location, policies, checkpoint)}"
+
+    def end_live_replays(self, wait: bool = False) -> None:
+        """Ends the process that records live replays, if there is one.
+
+        Args:
+            wait: whether it records the last one before.
         """
         if self.live_replays is not None:
             with waiting("recording the last live replay"):
                 self.live_replays.close(wait)
             self.live_replays = None
+
+    def close(self) -> None:
+        """Ends the process that records live replays, and closes the run folder if it was opened."""
+        self.end_live_replays()
         if self.run is not None:
             self.run.close()
 
@@ -155,9 +176,8 @@ def run_training(
                 )
             recorder.save_last(result.checkpoint)
         except NonFiniteError as error:
-            previous = recorder.last_checkpoint or (checkpoint and "that from which the run continued")
-            hint = f"The previous checkpoint is {previous}." if previous else "No checkpoint was written before."
-            raise NonFiniteError(f"{error} {hint}") from error
+            # With the traceback of the error, which has the learner, its memory is free for another one.
+            fault = NonFiniteError(str(error), error.location)
         except KeyboardInterrupt:
             if recorder.run is None or recorder.last_checkpoint is None or not recorder.received_signal():
                 raise
@@ -166,10 +186,12 @@ def run_training(
                 f"stopped    after {iteration} of {args.iterations} iterations; to continue: gpuvec resume {recorder.run.path}"
             )
             return 128 + recorder.received_signal()
-        assert recorder.run is not None, "the checkpoint is in it"
-        evaluate_result(result, args, recorder.run, episodes)
-        recorder.close(wait=True)
-    return 0
+        else:
+            assert recorder.run is not None, "the checkpoint is in it"
+            evaluate_result(result, args, recorder.run, episodes)
+            recorder.end_live_replays(wait=True)
+            return 0
+        raise NonFiniteError(f"{fault} {recorder.explain(fault, policies, checkpoint)}", fault.location)
 
 
 def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes: int) -> None:

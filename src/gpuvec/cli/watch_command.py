@@ -12,6 +12,7 @@ import tyro
 
 from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
+from gpuvec.learners.runs.records import FAILURE
 from gpuvec.policies import policy_names
 
 DEMO = "CartPole-v1"
@@ -82,6 +83,8 @@ def watch(
 def open_replays(names: tuple[str, ...], is_wanted: bool) -> tuple[str, ...]:
     """Opens the replays among what the command line names, and returns the rest.
 
+    A run that ended with a number that is not finite has a replay of it, which is opened instead of recording its checkpoint.
+
     Args:
         names: paths, or names of policies.
         is_wanted: whether a browser is to open them.
@@ -92,11 +95,14 @@ def open_replays(names: tuple[str, ...], is_wanted: bool) -> tuple[str, ...]:
     """
     from gpuvec.replay import read_replay
 
-    replays = [name for name in names if name.endswith(".html")]
-    for name in replays:
-        read_replay(name)
-    for name in replays:
-        open_page(Path(name), is_wanted)
+    replays = {name: Path(name) for name in names if name.endswith(".html")}
+    replays |= {name: path for name in names if (path := Path(name, FAILURE)).is_file()}
+    for path in replays.values():
+        read_replay(path)
+    for name, path in replays.items():
+        if path.name == FAILURE:
+            print(f"failure    {name} ended with a number that is not finite; name a checkpoint in it to watch its policy")
+        open_page(path, is_wanted)
     return tuple(name for name in names if name not in replays)
 
 

@@ -171,6 +171,10 @@ class DDPG(Policy):
         super().finish_rollout()
         self.guard.check_rows_finite("collect", self.rows.reward, self.action)
 
+    def checked_values(self) -> dict[str, Tensor]:
+        """Returns the numbers of the last rollout that are checked to be finite, {name: (T, R) or (T, R, K)}."""
+        return {"reward": self.rows.reward, "action": self.action}
+
     @pooling_stage
     @torch.no_grad()
     def store(self) -> Pooling[None]:

@@ -54,6 +54,18 @@ class AgentSpaces(NamedTuple):
     critic_observation: gym.Space[Any] | None  # that of a value function in training; None if the environment has none
     has_masks: bool
 
+    @classmethod
+    def of_env(cls, env: TrainingEnv, role: str = ALL) -> AgentSpaces:
+        """Returns the spaces of one agent of an environment.
+
+        Args:
+            env: the environment.
+            role: the role of the agent, if roles have spaces of their own.
+        """
+        shape = env.action_mask_shape
+        has_masks = role in shape if isinstance(shape, Mapping) else shape is not None
+        return cls(*spaces_of_agent(env, role), critic_space_of_agent(env), has_masks)
+
 
 def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: Any) -> TrainingEnv:
     """Calls `gymnasium.make_vec` for an environment of gpuvec with its own parameters.
@@ -159,21 +171,9 @@ def find_agent_spaces(env: str, params: Mapping[str, Any], device: str, role: st
     try:
         if has_role_spaces(envs) and role not in envs.roles:
             raise StateError(f"{env} has the roles {', '.join(envs.roles)}, and the policy is of the role {role!r}.")
-        return agent_spaces(envs, role)
+        return AgentSpaces.of_env(envs, role)
     finally:
         envs.close()
-
-
-def agent_spaces(env: TrainingEnv, role: str = ALL) -> AgentSpaces:
-    """Returns the spaces of one agent, and whether its actions have masks.
-
-    Args:
-        env: the environment.
-        role: the role of the agent, if roles have spaces of their own.
-    """
-    shape = env.action_mask_shape
-    has_masks = role in shape if isinstance(shape, Mapping) else shape is not None
-    return AgentSpaces(*spaces_of_agent(env, role), critic_space_of_agent(env), has_masks)
 
 
 def is_multi_agent(env: TrainingEnv) -> bool:

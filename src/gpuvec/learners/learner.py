@@ -74,6 +74,8 @@ class Learner:
             for policy in self.policies.values():
                 policy.begin()
         self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if ALL in self.policies else None
+        self.on_action: Callable[[Any], None] | None = None
+        """Called with the actions of each step before the environments take it, outside of fused rollouts; for recordings."""
         self._graphs: dict[Stage, Stage] | None = None
         self.stage_timer = StageTimer(stage_clock(args.device))
 
@@ -114,7 +116,10 @@ class Learner:
             else:
                 self.rollout.begin_rollout()
                 for t in range(self.args.num_steps):
-                    self.rollout.step(t, self.act(t))
+                    action = self.act(t)
+                    if self.on_action is not None:
+                        self.on_action(action)
+                    self.rollout.step(t, action)
                 self.rollout.update_rows()
             for policy in self.policies.values():
                 policy.finish_rollout()
@@ -177,6 +182,11 @@ class Learner:
     def all_stages(self) -> list[Stage]:
         """Returns the stages of an iteration as functions: the rollout, and those of each policy."""
         return [self.collect, *(stage for policy in self.policies.values() for stage in policy.stages)]
+
+    @property
+    def has_fused_rollout(self) -> bool:
+        """Whether one kernel runs the steps of a rollout."""
+        return self._fused_rollout is not None
 
     @property
     def single_graph(self) -> bool:

@@ -286,6 +286,11 @@ class OnPolicy(Policy):
             self.ent_coef.fill_(interpolate(args.ent_coef_table, steps))
         return self.stages
 
+    def checked_values(self) -> dict[str, Tensor]:
+        """Returns the numbers of the last rollout that are checked to be finite, {name: (T, R)}."""
+        buffer = self.buffer
+        return {"reward": buffer.reward, "log-probability": buffer.log_prob, "value": buffer.value[:-1]}
+
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next iteration depends on, as nested dicts."""
         reward_scaler = {} if self.reward_scaler is None else self.reward_scaler.state_tensors()

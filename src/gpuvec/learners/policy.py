@@ -111,6 +111,10 @@ class Policy:
         """Sets values that depend on `iteration`, counted from 0; returns the stages of its update. It runs on the host."""
         return self.stages
 
+    def checked_values(self) -> dict[str, Tensor]:
+        """Returns the numbers of the last rollout that are checked to be finite, {name: (T, R) or (T, R, K)}."""
+        return {}
+
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next iteration depends on, as nested dicts."""
         return {"num_rollouts": self.num_rollouts}

@@ -150,10 +150,16 @@ def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_ph
 def _make_training_envs(args: TrainingArgs, num_shards: int, processes: Processes) -> Iterator[closing[TrainingEnv]]:
     """Yields the environment of each shard of this process."""
     for _ in range(num_shards // processes.size):
-        yield closing(_make_training_env(args, (args.num_envs or 1) // num_shards))
+        yield closing(make_training_env(args, (args.num_envs or 1) // num_shards))
 
 
-def _make_training_env(args: TrainingArgs, num_envs: int) -> TrainingEnv:
+def make_training_env(args: TrainingArgs, num_envs: int) -> TrainingEnv:
+    """Returns an environment that `train` steps.
+
+    Args:
+        args: the settings, resolved.
+        num_envs: E, of a shard.
+    """
     return make_env(
         args.env, num_envs, args.params,
         device=args.device, output="torch", autoreset_mode="SameStep", buffers=1, backend=args.backend,

@@ -14,11 +14,12 @@ from gpuvec.replay.scene import Details, Event, Scene, encode_scene
 __all__ = ["Details", "Event", "InlineReplay", "Replay", "Scene", "make", "read_replay", "show", "write"]
 
 
-def make(scenes: Iterable[Episode | Scene]) -> Replay:
+def make(scenes: Iterable[Episode | Scene], start_frame: int = 0) -> Replay:
     """Returns a replay of episodes or scenes, which a player shows side by side.
 
     Args:
         scenes: episodes, as `gpuvec.fetch_episode` returns them, or scenes, which can have titles, details and events.
+        start_frame: the frame that a player shows first.
 
     Raises:
         ReplayError: there are none, or an episode cannot be shown.
@@ -30,6 +31,8 @@ def make(scenes: Iterable[Episode | Scene]) -> Replay:
     if not encoded:
         raise ReplayError("a replay shows at least one episode, and none was given.")
     header = {"format": FORMAT, "version": VERSION, "generator": f"gpuvec {version('gpuvec')}", "scenes": encoded}
+    if start_frame:
+        header["start_frame"] = start_frame
     return Replay(header, tracks.data)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpuvec.errors import ActionError, NonFiniteError
+from gpuvec.errors import ActionError, FaultLocation, NonFiniteError
+from gpuvec.learners.algorithms import ALL
 
 NO_FAULT = -1  # instead of a row
 ALLOWED = "an allowed action"  # the quantity of `check_allowed`
@@ -98,5 +99,6 @@ class Guard:
                     )
                 raise NonFiniteError(
                     f"{quantity} is not finite: detected by {part} in iteration {iteration}, {where}{env}. Lower the learning "
-                    "rate, or check that all rewards and observations of the environment are finite."
+                    "rate, or check that all rewards and observations of the environment are finite.",
+                    FaultLocation(iteration, role or ALL, int(row)) if has_rows else None,
                 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpuvec.learners.algorithms import args_to_dict
 from gpuvec.learners.cuda_graphs.readout import Readout
-from gpuvec.learners.environments import agent_spaces
+from gpuvec.learners.environments import AgentSpaces
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_files.policy_file import to_bytes
 from gpuvec.learners.policy_files.policy_schema import describe_policies
@@ -25,7 +25,7 @@ class PolicyReadout:
     def __init__(self, learner: Learner) -> None:
         policies = learner.learning_policies()
         settings = {role: args_to_dict(policy.args) for role, policy in policies.items()}
-        self._description = describe_policies(settings, {role: agent_spaces(learner.env, role) for role in policies})
+        self._description = describe_policies(settings, {role: AgentSpaces.of_env(learner.env, role) for role in policies})
         states: dict[str, dict[str, Tensor]] = {
             role: policy.network.state_dict() for role, policy in policies.items() if policy.network is not None
         }

@@ -8,6 +8,7 @@ The files of the folder::
         metrics.jsonl    one line per iteration; null where there is no number yet
         checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
         result.json      the result of the evaluation at the end; missing while the run is not complete
+        failure.html     the last states before a number that was not finite, if that ended the training
         live-<iteration>.html, live-<iteration>.safetensors    with `--watch`: replays and their policies, see `replay.live`
         lock             locked by the process that writes to the folder
         tensorboard/     only with `--log tensorboard`
@@ -29,7 +30,7 @@ import gpuvec
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.checkpoint import save_to_folder
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, RESULT, SETTINGS, VERSIONS, parse_json, to_json
+from gpuvec.learners.runs.records import FAILURE, MAX_RECORD_BYTES, RESULT, SETTINGS, VERSIONS, parse_json, to_json
 from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
@@ -57,6 +58,7 @@ class RunWriter:
             folder.require_not_link(name)
         metrics = JsonLines(folder, iteration)
         folder.remove(RESULT)
+        folder.remove(FAILURE)
         folder.write(SETTINGS, to_json(dict(args)))
         num_env_steps = iteration * args["num_envs"] * args["num_steps"] if iteration else 0
         self._sinks: list[Sink] = [metrics]
@@ -110,6 +112,18 @@ class RunWriter:
             RunWriteError: the file cannot be written.
         """
         return save_to_folder(self._folder, checkpoint)
+
+    def save_failure(self, page: bytes) -> Path:
+        """Writes the replay of a number that was not finite, and returns its path.
+
+        Args:
+            page: the content of the HTML file.
+
+        Raises:
+            RunWriteError: the file cannot be written.
+        """
+        self._folder.write(FAILURE, page)
+        return self.path / FAILURE
 
     def finish(self, result: Mapping[str, float]) -> None:
         """Writes the result of the evaluation, which marks the run as complete.

@@ -10,6 +10,7 @@ let player = null;
 async function start() {
   const header = byId("replay-header")?.textContent ?? "";
   player = new Player(readScenes(header, await inflate("replay-data")));
+  player.clock.setFrame(Number(JSON.parse(header).start_frame) || 0);
 }
 
 const ready = start();
