@@ -26,9 +26,10 @@ from tests.support.process_trainings import (
     train_with_checkpoint,
 )
 
-from gpuvec.errors import StateError
+from gpuvec.errors import CheckpointError, StateError
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.networks.normalizer import Normalizer
+from gpuvec.learners.runs.checkpoint import load, save
 from gpuvec.learners.shards.pooling import pooled_mean, pooled_var_means, pooling_stage, run_in_lockstep, update_normalizer
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.shard import Shard
@@ -162,6 +163,23 @@ def test_settings_that_shards_do_not_divide_are_refused(settings: dict[str, Any]
         train(replace(TRAININGS["td3"], batch_size=18), shards=SHARDS)
     with pytest.raises(ValueError, match="leave out shards"):
         train(PPO, shards=2, deterministic_shards=False)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_checkpoint_is_read_from_a_file_and_damage_in_a_shard_is_found(name: str, tmp_path: Path) -> None:
+    checkpoint = {**reference(name)[1], "iteration": 3}
+    assert differences(load(save(tmp_path, checkpoint)), checkpoint) == []
+    last = checkpoint["shards"][-1]
+    role = next(iter(last["policies"]))
+    for change, message in (
+        ({"obs": last["obs"][:1]} if name != "two" else {"obs": last["obs"].flatten()}, r"in shards\[2\], args.*num_envs"),
+        ({"generators": {}}, r"in shards\[2\], generators lacks"),
+        ({"iteration": 5}, r"shards\[2\] has .*iteration"),
+        ({"policies": {role: [1]}}, rf"shards\[2\].policies.{role} must be a dict"),
+    ):
+        save(tmp_path, {**checkpoint, "shards": [*checkpoint["shards"][:-1], {**last, **change}]})
+        with pytest.raises(CheckpointError, match=message):
+            load(tmp_path)
 
 
 def test_checkpoints_of_other_shards_are_refused() -> None:

@@ -31,6 +31,7 @@ from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
+from gpuvec.learners.runs.checkpoint_shards import SHARDS
 from gpuvec.learners.shards.pooling import Pooling, pooled_sum, pooling_stage
 from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.stage_times import StageTimer, stage_clock, stage_name
@@ -160,7 +161,7 @@ class Learner:
             timed_stages = [(stage_name(stage), self._captured(stage)) for stage in self.all_stages()]
             self.stage_timer.measure(timed_stages, partial(torch.cuda.synchronize, self.args.device))
         for learner, state in zip(learners, saved, strict=True):
-            Learner.load_state_dict(learner, state)
+            learner.load_shard(state)
 
     @property
     def local_shards(self) -> Sequence[Learner]:
@@ -277,9 +278,18 @@ class Learner:
         """Restores the state in which `state_dict` returned `checkpoint`.
 
         Raises:
+            StateError: a checkpoint of another environment, of other policies, settings or shards.
+        """
+        self.require_shards(checkpoint)
+        self.load_shard(checkpoint)
+
+    def load_shard(self, checkpoint: Mapping[str, Any]) -> None:
+        """Restores the state of this shard in which `Learner.state_dict` returned `checkpoint`.
+
+        Raises:
             StateError: a checkpoint of another environment, of other policies or settings.
         """
-        self.require_same_policies(checkpoint)
+        self._require_same_policies(checkpoint)
         generators = {role: torch.Generator(policy.generator.device) for role, policy in self.policies.items()}
         try:
             for role, generator in generators.items():
@@ -298,17 +308,19 @@ class Learner:
         """Returns {role: policy} of the policies that learn."""
         return {role: policy for role, policy in self.policies.items() if policy.stages}
 
-    def require_same_policies(self, checkpoint: Mapping[str, Any]) -> None:
-        """Checks that `checkpoint` has the shards, the policies and the algorithms of this learner.
+    def require_shards(self, checkpoint: Mapping[str, Any]) -> None:
+        """Checks that `checkpoint` has as many shards as this training.
 
         Raises:
-            StateError: it has others.
+            StateError: it has more or fewer.
         """
-        num_shards = 1 + len(checkpoint.get("shards", ()))
+        num_shards = 1 + len(checkpoint.get(SHARDS, ()))
         if num_shards != self.shard.count:
             raise StateError(
                 f"this checkpoint has {num_shards} shards, and this training {self.shard.count}: continue with {num_shards}."
             )
+
+    def _require_same_policies(self, checkpoint: Mapping[str, Any]) -> None:
         if checkpoint["policies"].keys() != self.policies.keys():
             theirs, ours = ", ".join(checkpoint["policies"]), ", ".join(self.policies)
             raise StateError(f"this checkpoint has policies for {theirs}, and this training for {ours}.")

@@ -15,7 +15,7 @@ from typing import IO, Any
 import torch
 
 from gpuvec.errors import CheckpointError, RunWriteError, StateError
-from gpuvec.learners.runs.checkpoint_schema import require_checkpoint
+from gpuvec.learners.runs.checkpoint_shards import require_shards
 from gpuvec.learners.runs.folder import RunFolder
 
 CHECKPOINTS_TO_KEEP = 2
@@ -181,7 +181,7 @@ def _load_file(file: IO[bytes], path: Path) -> dict[str, Any]:
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}{hint}") from error
     try:
-        return require_checkpoint(checkpoint)
+        return require_shards(checkpoint)
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be used as a checkpoint: {error}{hint}") from error
 

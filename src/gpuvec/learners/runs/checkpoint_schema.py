@@ -38,11 +38,12 @@ OPTIONAL_KEYS = ("action_mask", "episode_continues", "critic_obs")
 GENERATOR_BYTES = (5056, 16)  # the sizes of the state of torch's generator on a CPU and on a GPU
 
 
-def require_checkpoint(checkpoint: object) -> dict[str, Any]:
+def require_checkpoint(checkpoint: object, num_shards: int = 1) -> dict[str, Any]:
     """Checks that an object has all parts of a checkpoint, of the expected types and sizes.
 
     Args:
         checkpoint: what the file contained.
+        num_shards: the number of shards of the training, of which this is the state of one.
 
     Returns:
         The same object.
@@ -82,7 +83,7 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.0 <= seconds < math.inf:
         raise CheckpointError(f"seconds must be a number of at least 0, got {reprlib.repr(seconds)}.")
     for role, values in settings.items():
-        _require_sizes(args_from_dict(values), checkpoint, f"args.{role}", policies[role])
+        _require_sizes(args_from_dict(values), checkpoint, f"args.{role}", policies[role], num_shards)
     return checkpoint
 
 
@@ -125,11 +126,13 @@ def require_trusted(env_id: str) -> None:
         )
 
 
-def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str, policy: Mapping[str, Any]) -> None:
+def _require_sizes(
+    args: TrainingArgs, checkpoint: Mapping[str, Any], path: str, policy: Mapping[str, Any], num_shards: int
+) -> None:
     """Raises CheckpointError unless settings that determine how much memory is allocated agree with tensors in the file."""
     by_role = checkpoint["obs"]
     for obs in by_role.values() if isinstance(by_role, Mapping) else [by_role]:
-        if obs.dim() < 2 or len(obs) != args.num_envs:
+        if obs.dim() < 2 or len(obs) * num_shards != args.num_envs:
             raise CheckpointError(f"{path}.num_envs is {args.num_envs}, and obs has the shape {tuple(obs.shape)}.")
     if "replay" not in policy:
         return
@@ -139,7 +142,7 @@ def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str,
     reward = replay["reward"]
     num_steps, num_rows = reward.shape if reward.dim() == 2 else (0, 0)
     buffer_size = getattr(args, "buffer_size", 0)
-    if not num_steps or not num_rows or num_steps != max(buffer_size // num_rows, args.num_steps):
+    if not num_steps or not num_rows or num_steps != max(buffer_size // (num_rows * num_shards), args.num_steps):
         raise CheckpointError(f"{path}.buffer_size is {buffer_size}, and the replay has the shape {tuple(reward.shape)}.")
     for name, maximum in (("position", num_steps - 1), ("size", num_steps)):
         value = replay[name]

@@ -13,12 +13,10 @@ from gpuvec.learners.cuda_graphs.guard import NO_FAULT
 from gpuvec.learners.environments import TrainingEnv
 from gpuvec.learners.learner import Learner, PolicyFactory
 from gpuvec.learners.policy import Stage
+from gpuvec.learners.runs.checkpoint_shards import SHARDS, split_state, state_of_shard
 from gpuvec.learners.shards.pooling import lowest_fault, run_in_lockstep
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.shard import Shard
-
-# Of a checkpoint: what each shard has, besides the policies without the `Policy.shared_state`
-SHARD_KEYS = ("generators", "env", "obs", "episode_start", "action_mask", "episode_continues", "critic_obs")
 
 
 class ShardedLearner(Learner):
@@ -95,19 +93,12 @@ class ShardedLearner(Learner):
         Raises:
             LostProcessError: another process ended.
         """
+        shared = {role: policy.shared_state for role, policy in self.policies.items()}
         states = [Learner.state_dict(learner) for learner in self.local_shards]
-        gathered = self.processes.gather_states([self._shard_part(state) for state in states])
-        first, *others = [state for of_process in gathered for state in of_process]
-        policies = {role: {**states[0]["policies"][role], **first["policies"][role]} for role in self.policies}
-        return {**states[0], **first, "policies": policies, "shards": others}
-
-    def _shard_part(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of a shard's checkpoint that other shards do not have."""
-        policies = {
-            role: {name: x for name, x in state["policies"][role].items() if name not in policy.shared_state}
-            for role, policy in self.policies.items()
-        }
-        return {"policies": policies, **{name: state[name] for name in SHARD_KEYS if name in state}}
+        gathered = self.processes.gather_states([split_state(state, shared) for state in states])
+        first, *others = [part for of_process in gathered for part in of_process]
+        policies = {role: {**values, **first["policies"][role]} for role, values in states[0]["policies"].items()}
+        return {**states[0], **first, "policies": policies, SHARDS: others}
 
     def load_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Restores the state in which `state_dict` returned `checkpoint`, for any number of processes.
@@ -115,14 +106,9 @@ class ShardedLearner(Learner):
         Raises:
             StateError: a checkpoint of another environment, of other policies or settings, or of other shards.
         """
-        self.require_same_policies(checkpoint)
-        parts = [{}, *checkpoint["shards"]]
+        self.require_shards(checkpoint)
         for learner in self.local_shards:
-            part = parts[learner.shard.index]
-            policies = {
-                role: {**state, **part.get("policies", {}).get(role, {})} for role, state in checkpoint["policies"].items()
-            }
-            Learner.load_state_dict(learner, {**checkpoint, **part, "policies": policies})
+            learner.load_shard(state_of_shard(checkpoint, learner.shard.index))
 
 
 def _fault_offsets(learner: Learner) -> Iterable[torch.Tensor]:
