@@ -1,7 +1,7 @@
 """The shards of a checkpoint.
 
-The checkpoint of a training in several shards is that of its first shard, and has a list "shards" of what the others have in place
-of it: environments, the last observations, generators, and of each policy what belongs to rows.
+The checkpoint of a training in several shards is that of its first shard. A list "shards" has what the others have in place of it:
+environments, the last observations, generators, and of each policy what belongs to rows.
 """
 
 from __future__ import annotations
