@@ -1,6 +1,6 @@
 """The shards of a checkpoint.
 
-The checkpoint of a training in several shards is that of its first shard. A list "shards" has what the others have in place of it:
+The checkpoint of a training in several shards is that of its first shard. A list "shards" has what the others have instead:
 environments, the last observations, generators, and of each policy what belongs to rows.
 """
 
