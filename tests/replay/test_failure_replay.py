@@ -252,3 +252,4 @@ def test_agent_of_many(by_role: bool) -> None:
     assert np.isnan(recording.episode.rewards[fault.frame - 1, agent])
     (details,) = [scene["details"] for scene in make_failure_replay(recording).header["scenes"][:1]]
     assert details["agents"] == [agent]
+    assert details["action"]["shape"] == [len(recording.episode.rewards), 1, 1]

@@ -82,10 +82,20 @@ def test_other_spaces(case) -> None:
     assert policy.env == CASES[case].env
 
 
-def test_roles_with_spaces_of_their_own_have_no_details(tmp_path) -> None:
-    _, (scene,) = record(CASES["roles"], max_steps=4)
-    assert scene.details is None
-    assert set(scene.episode.actions) == {"lamp", "watcher", "runner"}
+def test_roles_with_spaces_of_their_own_have_details_of_one_role() -> None:
+    policy, (scene,) = record(CASES["roles"], max_steps=4)
+    details, episode = scene.details, scene.episode
+    assert set(episode.actions) == {"lamp", "watcher", "runner"}
+    sizes = {role: actions.shape[1] for role, actions in episode.actions.items()}
+    role = max(sizes, key=lambda name: sizes[name])
+    assert len(details.agents) == sizes[role]
+    np.testing.assert_array_equal(details.action.reshape(episode.actions[role].shape), episode.actions[role])
+    assert details.observation.shape[2] == policy.spaces[role].observation.shape[0]
+    np.testing.assert_allclose(details.value, policy.value(details.observation, role=role), rtol=1e-5)
+    rewards = episode.rewards[:, details.agents]
+    following = np.append(details.value[1:], np.full_like(details.value[:1], 0.0 if episode.terminated else np.nan), axis=0)
+    expected = rewards + policy.args[role].gamma * following - details.value
+    np.testing.assert_allclose(details.td_error, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_replay_of_a_recording_has_its_details(tmp_path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
 
 from gpuvec.learners.fault_recording import FaultRecording
 from gpuvec.replay.document import Replay
+from gpuvec.replay.recording import MAX_FEATURES, declared_names, name_choices
 from gpuvec.replay.scene import Details, Event, Scene, episode_events
+from gpuvec.spec import MultiAgentEnv
 
 
 def make_failure_replay(recording: FaultRecording) -> Replay:
@@ -44,13 +49,25 @@ def make_scene(recording: FaultRecording) -> Scene:
     faults = [Event(frame, "not_finite", f"{quantity} is not finite", [agent]) for frame, quantity in recording.faults]
     faults = [event for event in faults if (event.frame, event.text) not in own_events]
     starts = [Event(frame, "start", "an episode begins") for frame in recording.starts]
+    num_features, sizes = recording.observation.shape[1], recording.action_sizes
+    action, action_names, features = None, name_choices(sizes), tuple[str, ...]()
+    if not isinstance(episode.actions, Mapping):  # An environment declares the names of one space.
+        actions = np.asarray(episode.actions)
+        actions = actions[:, [agent]] if isinstance(episode.env, MultiAgentEnv) else actions[:, None]
+        action = actions.reshape(len(actions), 1, -1)
+        features = tuple(declared_names(episode, "feature_names", num_features))[:MAX_FEATURES]
+        action_names = list(declared_names(episode, "action_names", sum(sizes) or action.shape[2])) or action_names
     return Scene(
         episode,
         policy="the last states before the failure",
         details=Details(
             [agent],
-            action_sizes=recording.action_sizes,
-            observation=recording.observation[:, None],
+            action=action,
+            action_sizes=sizes,
+            action_names=action_names,
+            observation=recording.observation[:, None, :MAX_FEATURES],
+            features=features,
+            num_features=num_features,
             probabilities=None if recording.probabilities is None else recording.probabilities[:, None],
             value=None if recording.value is None else recording.value[:, None],
         ),

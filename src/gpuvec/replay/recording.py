@@ -42,8 +42,8 @@ def record_policy(
 ) -> list[Scene]:
     """Plays an episode in each of some environments, and returns them as scenes with details.
 
-    Agents have details in the order of their numbers, one of each role at a time, as many as fit into a page. Roles with
-    spaces of their own have none.
+    Agents have details in the order of their numbers, one of each role at a time, as many as fit into a page. If roles have
+    spaces of their own, they are agents of the role with the most agents.
 
     Args:
         policy: who acts.
@@ -63,8 +63,7 @@ def record_policy(
     scenes = []
     for row, episode in enumerate(episodes):
         details = recorder.details(row, episode)
-        events = [] if details is None else _largest_td_error(details)
-        scenes.append(Scene(episode, policy=title, details=details, events=events))
+        scenes.append(Scene(episode, policy=title, details=details, events=_largest_td_error(details)))
     return scenes
 
 
@@ -81,37 +80,41 @@ class _Recorder:
     def __init__(self, policy: TrainedPolicy, envs: VectorEnv, stochastic: bool, steps: int) -> None:
         self._policy = policy
         self._act = policies_by_role(policy.networks, greedy=not stochastic)(cast(TrainingEnv, envs))
-        has_role_spaces = isinstance(envs.single_observation_space, gym.spaces.Dict)
         self._is_multi_agent = isinstance(envs.environment, MultiAgentEnv)
         self._num_agents = envs.num_agents if self._is_multi_agent else 1
         self._roles = {role: agent_indices(agents, self._num_agents) for role, agents in envs.roles.items()}
-        self.agents = [] if has_role_spaces else self._choose_agents(envs, steps)
+        has_role_spaces = isinstance(envs.single_observation_space, gym.spaces.Dict)
+        # The role of all agents with details, if roles have spaces of their own.
+        self._only_role = max(self._roles, key=lambda role: len(self._roles[role])) if has_role_spaces else None
+        self.agents = self._choose_agents(envs, steps)
         self._observations: list[NDArray[Any]] = []  # (E, n, D) of each step
         self._probabilities: list[NDArray[Any]] = []
         self._values: list[NDArray[Any]] = []
 
     def _choose_agents(self, envs: VectorEnv, steps: int) -> list[int]:
         """Returns the agents with details, one of each role at a time."""
-        num_features = math.prod(envs.single_observation_space.shape or (1,)) // self._num_agents
+        space: Any = envs.single_observation_space
+        if self._only_role is None:
+            by_role = list(self._roles.values()) or [list(range(self._num_agents))]
+        else:
+            space, by_role = space[self._only_role], [self._roles[self._only_role]]
+        num_features = math.prod(space.shape or (1,)) // sum(map(len, by_role))
         size = min(num_features, MAX_FEATURES) + 32
         count = max(1, MAX_DETAILS // (steps * size))
-        by_role = list(self._roles.values()) or [list(range(self._num_agents))]
         longest = max(map(len, by_role))
         order = [agents[k] for k in range(longest) for agents in by_role if k < len(agents)]
         return sorted(order[:count])
 
     def __call__(self, obs: Any, action_mask: Any = None) -> Any:
-        """Returns the actions of all rows, (E, ...)."""
-        if self.agents:
-            self._add_details(obs, action_mask)
+        """Returns the actions of all rows, (E, ...), or {role: (E, n, ...)}."""
+        self._add_details(obs, action_mask)
         return self._act(obs) if action_mask is None else self._act(obs, action_mask)
 
     def _add_details(self, obs: Any, action_mask: Any) -> None:
         observations, probabilities, values = [], [], []
         for agent in self.agents:
             role = None if self._policy.roles == (ALL,) else next(r for r, agents in self._roles.items() if agent in agents)
-            rows = obs[:, agent] if self._is_multi_agent else obs
-            mask = action_mask if action_mask is None or not self._is_multi_agent else action_mask[:, agent]
+            rows, mask = self._of_agent(obs, agent), None if action_mask is None else self._of_agent(action_mask, agent)
             observations.append(to_host(rows).reshape(len(rows), -1))
             probabilities.append(self._probabilities_of(rows, mask, role))
             values.append(self._values_of(rows, role))
@@ -121,6 +124,13 @@ class _Recorder:
         if values[0] is not None:
             self._values.append(np.stack(values, 1))
 
+    def _of_agent(self, arrays: Any, agent: int) -> Any:
+        """Returns the part of an agent, (E, ...); None if its role has none, such as no action masks."""
+        if self._only_role is not None:
+            own = arrays.get(self._only_role)
+            return None if own is None else own[:, self._roles[self._only_role].index(agent)]
+        return arrays[:, agent] if self._is_multi_agent else arrays
+
     def _probabilities_of(self, obs: Any, mask: Any, role: str | None) -> Any:
         """Returns the probabilities of all components of actions, (E, N); None for continuous actions."""
         if isinstance(self._policy.spaces[self._policy.find_role(role)].action, gym.spaces.Box):
@@ -128,9 +138,14 @@ class _Recorder:
         parts = self._policy.probabilities(obs, mask, role=role)
         return np.concatenate([to_host(part) for part in (parts if isinstance(parts, tuple) else (parts,))], -1)
 
+    @property
+    def _action_space(self) -> gym.Space[Any]:
+        """The action space of the agents with details."""
+        return self._policy.spaces[self._only_role or self._policy.roles[0]].action
+
     def _action_sizes(self) -> list[int]:
         """Returns the number of choices of each component of an action; [] if it is continuous."""
-        space = self._policy.spaces[self._policy.roles[0]].action  # of all roles, as these share spaces
+        space = self._action_space
         if isinstance(space, gym.spaces.Discrete):
             return [int(space.n)]
         return space.nvec.tolist() if isinstance(space, gym.spaces.MultiDiscrete) else []
@@ -138,7 +153,9 @@ class _Recorder:
     def _action_names(self, episode: Episode) -> Sequence[str]:
         """Returns the names of all choices of an action, or of its components if it is continuous."""
         sizes = self._action_sizes()
-        num_components = math.prod(self._policy.spaces[self._policy.roles[0]].action.shape or ())
+        if self._only_role is not None:  # An environment declares the names of one space.
+            return name_choices(sizes)
+        num_components = math.prod(self._action_space.shape or ())
         return declared_names(episode, "action_names", sum(sizes) or num_components) or name_choices(sizes)
 
     def _values_of(self, obs: Any, role: str | None) -> Any:
@@ -147,18 +164,20 @@ class _Recorder:
             return None
         return to_host(self._policy.value(obs, role=role))
 
-    def details(self, row: int, episode: Episode) -> Details | None:
-        """Returns the details of an episode; None without agents.
+    def details(self, row: int, episode: Episode) -> Details:
+        """Returns the details of an episode.
 
         Args:
             row: the number of its environment.
             episode: the episode.
         """
-        if not self.agents:
-            return None
         steps = len(episode.rewards)
-        actions = np.asarray(episode.actions)
-        actions = actions[:, self.agents] if self._is_multi_agent else actions[:, None]
+        if self._only_role is not None:
+            places = [self._roles[self._only_role].index(agent) for agent in self.agents]
+            actions = np.asarray(episode.actions[self._only_role])[:, places]
+        else:
+            actions = np.asarray(episode.actions)
+            actions = actions[:, self.agents] if self._is_multi_agent else actions[:, None]
         value = np.stack([values[row] for values in self._values[:steps]]) if self._values else None
         observation = np.stack([obs[row] for obs in self._observations[:steps]])
         num_features = observation.shape[-1]
@@ -168,7 +187,7 @@ class _Recorder:
             action_sizes=self._action_sizes(),
             action_names=self._action_names(episode),
             observation=observation[..., :MAX_FEATURES],
-            features=declared_names(episode, "feature_names", num_features)[:MAX_FEATURES],
+            features=() if self._only_role else declared_names(episode, "feature_names", num_features)[:MAX_FEATURES],
             num_features=num_features,
             probabilities=np.stack([p[row] for p in self._probabilities[:steps]]) if self._probabilities else None,
             value=value,
@@ -181,7 +200,7 @@ class _Recorder:
         rewards = np.asarray(episode.rewards, np.float32)
         rewards = rewards[:, self.agents] if self._is_multi_agent else rewards[:, None]
         last = np.zeros_like(value[:1]) if episode.terminated else np.full_like(value[:1], np.nan)
-        args: Any = next(iter(self._policy.args.values()))  # of an algorithm, each of which has gamma
+        args: Any = self._policy.args[self._only_role or self._policy.roles[0]]  # of an algorithm, each of which has gamma
         error: NDArray[np.float32] = (rewards + args.gamma * np.concatenate([value[1:], last]) - value).astype(np.float32)
         return error
 
