@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import struct
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -27,6 +28,8 @@ from gpuvec.errors import DeviceError
 
 STRUCT_FORMATS = {"i64": "q", "u64": "Q", "double": "d"}  # of the module `struct`; members of other types are addresses
 
+WGMMA_WARNING = "C7512"  # the number of the assembler's warning that it serialises products of wgmma, which are then slow
+
 
 class CudaSource(NamedTuple):
     """A kernel in a file of CUDA C++. Equal values are compiled once in a process.
@@ -39,6 +42,8 @@ class CudaSource(NamedTuple):
         threads: per block.
         shared_bytes: dynamic shared memory per block.
         libraries: LTO-IR of functions that the source declares.
+        is_architecture_specific: whether the kernel has instructions of one architecture that later ones lack, such as those of
+            sm_90a.
     """
 
     file: Path
@@ -48,6 +53,7 @@ class CudaSource(NamedTuple):
     threads: int
     shared_bytes: int = 0
     libraries: tuple[bytes, ...] = ()
+    is_architecture_specific: bool = False
 
     @property
     def source(self) -> str:
@@ -81,10 +87,28 @@ def load_or_compile_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
     return binary
 
 
+def included_files(file: Path) -> list[Path]:
+    """Returns the files that a source includes in quotes, and those that these include, sorted.
+
+    Args:
+        file: the source; a path in quotes is relative to the file that contains it.
+    """
+    files: set[Path] = set()
+    unread = [file]
+    while unread:
+        source = unread.pop()
+        headers = {
+            (source.parent / name).resolve() for name in re.findall(r'^#include "(.+)"', source.read_text(), re.MULTILINE)
+        }
+        unread += headers - files
+        files |= headers
+    return sorted(files)
+
+
 def content_hash(kernel: CudaSource, cc: tuple[int, int]) -> str:
     """The hash of all that the machine code of a kernel is compiled from.
 
-    It covers the source, the headers in its folder, the functions that it is linked with, the compilers' versions, and this
+    It covers the source, the files that it includes, the functions that it is linked with, the compilers' versions, and this
     module, which has the compilers' options.
 
     Args:
@@ -92,9 +116,10 @@ def content_hash(kernel: CudaSource, cc: tuple[int, int]) -> str:
         cc: the compute capability.
     """
     digest = hashlib.sha256()
-    target = (cc, is_supported(cc), kernel.name, versions_of(CUDA_COMPILERS), platform.machine())
-    parts = [repr(target).encode(), kernel.source.encode()]
-    files = [Path(__file__), *sorted(kernel.file.parent.glob("*.cuh"))]
+    target = (cc, is_supported(cc), kernel.is_architecture_specific, kernel.name)
+    versions = (versions_of(CUDA_COMPILERS), platform.machine())
+    parts = [repr((*target, *versions)).encode(), kernel.source.encode()]
+    files = [Path(__file__), *included_files(kernel.file)]
     parts += [part for file in files for part in (file.name.encode(), file.read_bytes())]
     for part in (*parts, *kernel.libraries):
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -117,7 +142,7 @@ def compile_cuda_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
     """
     from cuda.core import Linker, LinkerOptions, ObjectCode, Program, ProgramOptions
 
-    arch = f"sm_{cc[0]}{cc[1]}"
+    arch = f"sm_{cc[0]}{cc[1]}{'a' if kernel.is_architecture_specific else ''}"
     options = ProgramOptions(
         name=kernel.file.name,
         arch=arch,
@@ -135,7 +160,10 @@ def compile_cuda_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
             *(ObjectCode.from_ltoir(code) for code in kernel.libraries),
             options=LinkerOptions(arch=arch, link_time_optimization=True, verbose=True, no_cache=True),
         )
-        return Binary(bytes(linker.link("cubin").code), kernel.name, linker.get_info_log())
+        binary = Binary(bytes(linker.link("cubin").code), kernel.name, linker.get_info_log())
+        if WGMMA_WARNING in binary.log:
+            raise DeviceError(f"the assembler serialises its asynchronous products:\n{binary.log}")
+        return binary
     except Exception as error:
         raise DeviceError(f"{kernel.file.name} does not compile for {arch}:\n{error}") from error
 
