@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions, link_env_functions
+from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
+from gpuvec.learners.fused_ppo.linked_env import bounds_and_starts, link_env
 from gpuvec.learners.fused_ppo.network_shape import SOURCE_FOLDER, NetworkShape
 from gpuvec.learners.sampling.action_kernels import DRAWS_PER_STREAM, FIRST_DRAW
 
@@ -95,26 +94,9 @@ class FusedRollout:
         env = rollout.env.unwrapped
         self._parameters, self._rollout, self._iteration, self._seed = parameters, rollout, iteration, seed
         self._num_rows, self._device = env.num_envs, parse_device(env.device)
-        simulation = env.simulation
-        capability = torch.cuda.get_device_capability(env.device)
-        with self._device.current():
-            env_functions = link_env_functions(simulation.env, simulation.options._replace(validate=False), capability)
-        final_arrays = {"final_obs": rollout.final_obs, "final_mask": rollout.ended}
-        addresses = (final_arrays[k].data_ptr() if k in final_arrays else 0 for k in simulation.layout.outputs)
-        outputs = b"".join(address.to_bytes(8, "little") for address in addresses)
-        batch = batch_members(simulation.buffer_addresses, outputs, self._num_rows)
-        self._env_members = {f"env_{name}": value for name, value in zip(env_functions.members, batch, strict=True)}
-        self._clock = simulation.buffers["clock"]
-        space = env.single_action_space
-        self._bounds = {}
-        action_starts: tuple[int, ...] = (0,) * shape.action_size
-        if isinstance(space, gym.spaces.Box):
-            low, high = (torch.as_tensor(x, dtype=torch.float32, device=env.device) for x in (space.low, space.high))
-            self._bounds = {"low": low, "high": high}
-        elif isinstance(space, gym.spaces.Discrete):
-            action_starts = (int(space.start),)
-        else:
-            action_starts = tuple(map(int, space.start))
+        env_functions, self._env_members = link_env(env, rollout.final_obs, rollout.ended)
+        self._clock = env.simulation.buffers["clock"]
+        self._bounds, action_starts = bounds_and_starts(env.single_action_space, shape.action_size, env.device)
         multiprocessors = torch.cuda.get_device_properties(env.device).multi_processor_count
         rows = rows_per_warp(self._num_rows, multiprocessors)
         self._blocks = -(-self._num_rows // (WARPS * rows))

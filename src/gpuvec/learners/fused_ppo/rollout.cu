@@ -7,8 +7,8 @@
 // Macros, besides those of network.cuh: ACTION_SIZE, GAUSSIAN, HEAD_SIZES, TILES (of 16 rows, per warp), EIGHT_ROWS (whether a
 // warp has 8 rows, half a tile), ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS (of
 // its state), ACTION_STARTS (the smallest value of each component of an action), FIRST_DRAW, SHARED_BYTES (of a block).
+#include "action_draws.cuh"
 #include "network.cuh"
-#include "shuffle.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROWS = EIGHT_ROWS ? 8 : 16 * TILES, O = Network<OUTPUTS>::O;
 constexpr int PZ = O + 1;  // distance of two rows of outputs in shared memory, in floats
@@ -32,18 +32,6 @@ struct SharedMemory {
     float z[WARPS][ROWS * PZ];  // outputs
 };
 static_assert(sizeof(SharedMemory) == SHARED_BYTES, "the launch allocates another size");
-
-// The uniform numbers in [0, 1) of a row in a step, the same as those of sampling/action_kernels.py.
-struct UniformDraws {
-    u32 iteration, step, row;
-    u64 seed;
-    __device__ __forceinline__ float operator()(u32 number) const {
-        const u32 draw = FIRST_DRAW + number;
-        const uint4 w = philox(make_uint4(iteration, step, draw >> 2, (u32)(seed >> 32)), (u64)row << 32 | (u32)seed);
-        const u32 k = draw & 3, word = k == 0 ? w.x : k == 1 ? w.y : k == 2 ? w.z : w.w;
-        return (float)(word >> 8) * 5.9604645e-08f;
-    }
-};
 
 // Column c of the network's input: a feature of the observation, the one of the biases, or a zero of the padding.
 __device__ __forceinline__ float input_column(const float* row, int c) {
