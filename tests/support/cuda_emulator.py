@@ -1,7 +1,8 @@
-"""Runs kernels in CUDA C++ on a CPU, with a thread of the operating system for each CUDA thread, to test them without a GPU.
+"""Runs kernels in CUDA C++ on a CPU, with a coroutine for each CUDA thread, to test them without a GPU.
 
-The lanes of a warp synchronize only where the code says so: if one lane does not arrive, the others wait forever, as on a GPU.
-Products of tensor cores are sums in float32, and asynchronous copies are synchronous.
+A block is a thread of the operating system, whose coroutines run one after the other, each until it waits at a barrier. The
+lanes of a warp synchronize only where the code says so: if one lane does not arrive, the others wait forever on a GPU, and here
+the process is aborted. Products of tensor cores are sums in float32, and asynchronous copies are synchronous.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from typing import Any
 
 import pytest
 
-from gpuvec.engine.backends.cuda.nvrtc import CudaSource
+from gpuvec.engine.backends.cuda.nvrtc import CudaSource, included_files
 
 HOST_DEFINITIONS = r"""
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <immintrin.h>
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <ucontext.h>
 #include <vector>
 using std::isfinite, std::min, std::max;
 #define __global__
@@ -50,14 +55,82 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-struct Warp { std::barrier<> barrier{32}; uint64_t lanes[32]; unsigned operands[32][6]; };
+// A CUDA thread, as a coroutine with its own stack.
+struct Coroutine {
+    static constexpr int STACK_BYTES = 256 * 1024;
+    Index index;
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    ucontext_t start;
+    jmp_buf position;
+    bool has_started = false, has_ended = false;
+};
+// The coroutines of a block, in turn.
+struct Scheduler {
+    std::vector<Coroutine> coroutines;
+    Coroutine* current = nullptr;
+    std::function<void()> body;
+    jmp_buf position;
+    bool has_progressed;
+
+    void yield() { if (!_setjmp(current->position)) _longjmp(position, 1); }
+    static void enter();
+    void run(int threads, bool is_alone);
+};
+thread_local Scheduler scheduler;
+#define threadIdx (scheduler.current->index)
+void Scheduler::enter() {
+    scheduler.body();
+    scheduler.current->has_ended = scheduler.has_progressed = true;
+    _longjmp(scheduler.position, 1);
+}
+void Scheduler::run(int threads, bool is_alone) {
+    coroutines = std::vector<Coroutine>(threads);
+    static thread_local unsigned next;  // in memory, because `_longjmp` restores registers
+    for (unsigned i = 0; i < coroutines.size(); i++) {
+        Coroutine& c = coroutines[i];
+        c.index = {i, 0, 0};
+        getcontext(&c.start);
+        c.start.uc_stack.ss_sp = c.stack.get(), c.start.uc_stack.ss_size = Coroutine::STACK_BYTES;
+        makecontext(&c.start, enter, 0);
+    }
+    do {
+        has_progressed = false;
+        for (next = 0; next < coroutines.size(); next++) {
+            current = &coroutines[next];
+            if (current->has_ended || _setjmp(position)) continue;
+            if (current->has_started) _longjmp(current->position, 1);
+            current->has_started = true;
+            setcontext(&current->start);
+        }
+        const bool has_ended = std::all_of(coroutines.begin(), coroutines.end(), [](auto& c) { return c.has_ended; });
+        if (has_ended) break;
+        if (is_alone && !has_progressed)
+            fprintf(stderr, "threads of a block wait at a barrier that others do not reach\n"), abort();
+        if (!is_alone) std::this_thread::yield();
+    } while (true);
+    coroutines.clear();
+}
+struct Barrier {
+    int expected, arrived = 0;
+    unsigned phase = 0;
+    explicit Barrier(int expected) : expected(expected) {}
+    void arrive_and_wait() {
+        scheduler.has_progressed = true;
+        const unsigned own_phase = phase;
+        if (++arrived == expected) arrived = 0, phase++;
+        while (phase == own_phase) scheduler.yield();
+    }
+};
+
+struct Warp { Barrier barrier{32}; uint64_t lanes[32]; unsigned operands[32][6]; };
 struct Block {
-    std::barrier<> barrier;
+    Barrier barrier;
+    Barrier warpgroup_barriers[2] = {Barrier(128), Barrier(128)};
     std::vector<std::unique_ptr<Warp>> warps;
     std::map<int, std::vector<char>> static_memory;
     char* dynamic_memory;
     std::mutex mutex;
-    Block(int threads, int bytes) : barrier(threads), dynamic_memory((char*)aligned_alloc(128, bytes / 128 * 128 + 128)) {
+    Block(int threads, int bytes) : barrier(threads), dynamic_memory((char*)aligned_alloc(1024, bytes / 1024 * 1024 + 1024)) {
         for (int i = 0; i < threads / 32; i++) warps.push_back(std::make_unique<Warp>());
     }
     ~Block() { free(dynamic_memory); }
@@ -68,7 +141,7 @@ struct Block {
     }
 };
 thread_local Block* block;
-thread_local Index threadIdx, blockIdx;
+thread_local Index blockIdx;
 Index gridDim;
 
 inline Warp& warp_of_thread() { return *block->warps[threadIdx.x / 32]; }
@@ -82,6 +155,10 @@ template <typename T> T __shfl_sync(unsigned, T x, int from) {
     memcpy(&x, &warp.lanes[from % 32], sizeof x);
     warp.barrier.arrive_and_wait();
     return x;
+}
+template <typename T> T __shfl_down_sync(unsigned all, T x, int offset) {
+    const int from = threadIdx.x % 32 + offset;
+    return __shfl_sync(all, x, from < 32 ? from : threadIdx.x % 32);
 }
 template <typename T> T __shfl_xor_sync(unsigned all, T x, int other) { return __shfl_sync(all, x, threadIdx.x % 32 ^ other); }
 inline bool __all_sync(unsigned all, bool x) {
@@ -100,6 +177,7 @@ template <typename T> T __ldcg(const T* at) { return *at; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
+inline float __cosf(float x) { return cosf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline uint64_t __cvta_generic_to_shared(const void* at) { return (char*)at - block->dynamic_memory; }
 inline float unpack_half(unsigned x, int index) { return _cvtsh_ss(x >> 16 * index & 0xFFFF); }
@@ -135,21 +213,17 @@ inline void multiply_add_tf32(float* s, const unsigned (&operands)[6]) {
 LAUNCH_FUNCTION = r"""
 extern "C" void run(const Batch* b, int columns, int rows, int threads, int bytes) {
     gridDim = {(unsigned)columns, (unsigned)rows, 1};
-    std::vector<std::thread> all;
-    std::vector<std::unique_ptr<Block>> blocks;
+    std::vector<std::thread> blocks;
     for (unsigned k = 0; k < (unsigned)(columns * rows); k++) {
-        blocks.push_back(std::make_unique<Block>(threads, bytes));
-        for (unsigned i = 0; i < (unsigned)threads; i++)
-            all.emplace_back([=, own = blocks.back().get()] {
-                block = own, threadIdx = {i, 0, 0}, blockIdx = {k % columns, k / columns, 0};
-                KERNEL(*b);
-            });
-        if (!CONCURRENT) {
-            for (auto& thread : all) thread.join();
-            all.clear(), blocks.clear();
-        }
+        blocks.emplace_back([=] {
+            Block own(threads, bytes);
+            block = &own, blockIdx = {k % columns, k / columns, 0};
+            scheduler.body = [=] { KERNEL(*b); };
+            scheduler.run(threads, !CONCURRENT);
+        });
+        if (!CONCURRENT) blocks.back().join();
     }
-    for (auto& thread : all) thread.join();
+    if (CONCURRENT) for (auto& thread : blocks) thread.join();
 }
 """
 
@@ -157,8 +231,9 @@ PTX_REPLACEMENTS = {  # {pattern of PTX: the same for a CPU}
     r'asm volatile\("cp\.async\.ca\.shared\.global \[%0\],\[%1\],16;" ::"r"\((.+?)\), "l"\((.+?)\) : "memory"\);':
         r"memcpy(block->dynamic_memory + \1, \2, 16);",
     r'asm volatile\("cp\.async\.(commit|wait)_group[ 0-9]*;" ::: "memory"\);': "",
-    r"extern __shared__ __align__\(16\) char (\w+)\[\];": r"char* \1 = block->dynamic_memory;",
+    r"extern __shared__ __align__\(\d+\) char (\w+)\[\];": r"char* \1 = block->dynamic_memory;",
 }  # fmt: skip
+HEADERS_FOR_CPU = {"wgmma.cuh": Path(__file__).with_name("wgmma_on_cpu.cuh")}
 LANE, ROW = "const unsigned lane = threadIdx.x % 32;", "block->dynamic_memory + __shfl_sync(~0u, row, 8 * q + "
 FUNCTION_BODIES = {  # {signature of a function with PTX: its body on a CPU}
     "void mma(float* s, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)": "multiply_add<16>(s, {a0, a1, a2, a3, b0, b1});",
@@ -185,26 +260,27 @@ FUNCTION_BODIES = {  # {signature of a function with PTX: its body on a CPU}
 }  # fmt: skip
 
 
-def emulate(kernel: CudaSource, folder: Path, concurrent: bool = False) -> Callable[..., None]:
+def emulate(kernel: CudaSource, folder: Path, concurrent: bool = False, functions: str = "") -> Callable[..., None]:
     """Compiles a kernel for the CPU.
 
     Args:
         kernel: its source.
         folder: where the files are written.
         concurrent: whether blocks run at the same time, which they must if they wait for each other.
+        functions: C++ that defines the functions with which the kernel would be linked.
 
     Returns:
         `launch((blocks, ...), **members)`. Members are tensors on the CPU or numbers; those that are not given are 0.
     """
     if shutil.which("g++") is None:
         pytest.skip("the emulation of kernels needs g++, which is not installed")
-    for header in kernel.file.parent.glob("*.cuh"):
-        (folder / header.name).write_text(_for_cpu(header.read_text()))
+    for header in included_files(kernel.file):
+        (folder / header.name).write_text(_for_cpu(HEADERS_FOR_CPU.get(header.name, header).read_text()))
     source = re.sub(r"(?<!extern )__shared__ (?:__align__\(16\) )?(\w+) ([^;]+);", _declare_shared, _for_cpu(kernel.source))
     launch_function = LAUNCH_FUNCTION.replace("KERNEL", kernel.name).replace("CONCURRENT", str(concurrent).lower())
     file, library_file = folder / f"{kernel.name}.cpp", folder / f"{kernel.name}.so"
-    file.write_text(HOST_DEFINITIONS + source + launch_function)
-    options = ["-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-pthread", "-mf16c"]
+    file.write_text(HOST_DEFINITIONS + source + functions + launch_function)
+    options = ["-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-pthread", "-mf16c", "-U_FORTIFY_SOURCE"]
     subprocess.run(["g++", *options, str(file), "-o", str(library_file)], check=True)
     fields = [(name, ctypes.c_double if type_name == "double" else ctypes.c_int64) for name, type_name in kernel.members]
     batch, library = type("Batch", (ctypes.Structure,), {"_fields_": fields}), ctypes.CDLL(str(library_file))
@@ -220,7 +296,8 @@ def emulate(kernel: CudaSource, folder: Path, concurrent: bool = False) -> Calla
 
 
 def _for_cpu(source: str) -> str:
-    """Replaces PTX and the functions that contain it."""
+    """Replaces PTX and the functions that contain it. All files are in one folder."""
+    source = re.sub(r'^#include ".*/', '#include "', source, flags=re.MULTILINE)
     for ptx, replacement in PTX_REPLACEMENTS.items():
         source = re.sub(ptx, replacement, source)
     for signature, body in FUNCTION_BODIES.items():
