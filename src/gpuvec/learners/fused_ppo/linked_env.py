@@ -1,6 +1,6 @@
 """The functions of an environment for a kernel that steps it, and the members of its batch.
 
-Letters: R rows, D observation features.
+Letters: T steps, R rows, D observation features.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def link_env(env: Any, final_obs: Tensor, final_mask: Tensor) -> tuple[LinkedFun
 
     Args:
         env: the `VectorEnv`, with one agent and autoreset mode SAME_STEP.
-        final_obs: (..., R, D) float32, receives final observations, at the row that the kernel passes with a step.
-        final_mask: (..., R) bool, receives whether the episode ended, at the same row.
+        final_obs: (R, D) or (T, R, D) float32, receives final observations, at the row that the kernel passes with a step.
+        final_mask: (R,) or (T, R) bool, receives whether the episode ended, at the same row.
     """
     simulation, device = env.simulation, parse_device(env.device)
     capability = torch.cuda.get_device_capability(env.device)

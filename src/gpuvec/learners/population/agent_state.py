@@ -15,7 +15,7 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.population.adam import AdamState
 from gpuvec.learners.population.agent_metrics import RUNNING
-from gpuvec.learners.population.parameters import ParameterLayout, initial_parameters
+from gpuvec.learners.population.parameters import AgentLayout, ParameterLayout, initial_parameters
 from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
 
 
@@ -25,6 +25,7 @@ class AgentState:
     Args:
         args: the settings, resolved.
         network: the network of an agent, on the CPU.
+        layout: the places of the parameters; None for those of the batched operations.
 
     Attributes:
         layout: the places of the parameters.
@@ -37,10 +38,10 @@ class AgentState:
         num_rollouts: () int64: the number of finished rollouts.
     """
 
-    def __init__(self, args: PopulationArgs, network: ActorCritic) -> None:
+    def __init__(self, args: PopulationArgs, network: ActorCritic, layout: AgentLayout | None = None) -> None:
         device, num_agents = args.base.device, args.num_agents
-        self.layout = ParameterLayout(network)
-        self.parameters = initial_parameters(network, args.base, args.seeds).to(device)
+        self.layout = layout or ParameterLayout(network)
+        self.parameters = initial_parameters(network, args.base, args.seeds, self.layout).to(device)
         zeros = torch.zeros_like(self.parameters)
         self.adam = AdamState(zeros, zeros.clone(), torch.zeros(num_agents, device=device))
         columns = {name: args.column(name) for name in AGENT_SETTINGS}

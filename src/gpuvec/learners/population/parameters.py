@@ -6,6 +6,7 @@ Letters: P agents, N parameters of an agent, B rows, D observation features, U u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,20 @@ from gpuvec.learners.seeds import WEIGHTS, stream_seed
 ALIGNMENT = 4  # floats, 16 bytes, at a multiple of which each parameter of an agent begins
 Layers = list[tuple[Tensor, Tensor]]
 """The weights, (P, outputs, inputs), and biases, (P, outputs), of the layers of a perceptron."""
+
+
+class AgentLayout(Protocol):
+    """The places of the parameters among the N floats of an agent."""
+
+    num_floats: int
+    """N, with padding, which is 0."""
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Returns {name: view of `flat`}, (P, ...) each, by the names of `ActorCritic.named_parameters()`.
+
+        Args:
+            flat: (P, N): parameters, moments or gradients.
+        """
 
 
 class ParameterLayout:
@@ -49,15 +64,15 @@ class ParameterLayout:
         return views
 
 
-def initial_parameters(network: ActorCritic, args: PPOArgs, seeds: Sequence[int]) -> Tensor:
+def initial_parameters(network: ActorCritic, args: PPOArgs, seeds: Sequence[int], layout: AgentLayout) -> Tensor:
     """Returns the initial parameters of agents, (P, N) on the CPU, equal to those of single trainings with the same seeds.
 
     Args:
         network: the network of an agent, on the CPU.
         args: the settings that all agents share.
         seeds: the seeds of the P agents.
+        layout: the places of the parameters.
     """
-    layout = ParameterLayout(network)
     flat = torch.zeros(len(seeds), layout.num_floats)
     views = layout.views(flat)
     features = network.body.actor[0].in_features

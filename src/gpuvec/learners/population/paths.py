@@ -70,15 +70,25 @@ class PopulationPath(Protocol):
 
 
 def make_population(args: PopulationArgs) -> PopulationPath:
-    """Returns a population that is ready to learn, and logs what trains it.
+    """Returns a population that is ready to learn, with fused=True by one kernel, and logs what trains it.
 
     Args:
         args: the settings, resolved.
 
     Raises:
-        ValueError: an environment that a population does not support.
+        ValueError: an environment that a population does not support, or fused=True and a training that the kernel does not.
         OutOfMemoryError: the agents do not fit into the memory that is free.
     """
-    population = BatchedPopulation(args)
+    population = _make_kernel_population(args) if args.base.fused is True else BatchedPopulation(args)
     logger.info("%d agents are trained by %s.", args.num_agents, population.name)
+    return population
+
+
+def _make_kernel_population(args: PopulationArgs) -> PopulationPath:
+    # Imported here because it imports the CUDA compiler, which a CPU does not need.
+    from gpuvec.learners.population.kernel.kernel_population import make_kernel_population
+
+    population = make_kernel_population(args)
+    if isinstance(population, str):
+        raise ValueError(f'fused=True, but the kernel cannot be used: {population}. Use fused="auto", or change that.')
     return population

@@ -1,0 +1,1 @@
+"""The kernel that trains a population on Hopper GPUs, an agent with each block."""

@@ -1,0 +1,161 @@
+// The memory of an agent on its multiprocessor, and the layout of its parameters.
+//
+// A block of 256 threads trains one agent. Threads 0 to 127, a warpgroup, have the actor, and the others the critic. Hidden layers
+// have 64 units: those of smaller layers have weights that stay 0.
+//
+// Macros: FEATURES, OUTPUTS (of the actor), ACTION_SIZE, GAUSSIAN, LAYERS (hidden layers, 1 or 2), RELU, CLIP_VALUE, ENVS, STEPS,
+// EPOCHS, MINIBATCHES, MAX_TRUNCATIONS (of an environment in a rollout), SAMPLES_IN_SHARED, SAMPLE_BYTES, SHARED_BYTES.
+#pragma once
+#include "warpgroup.cuh"
+
+__device__ __forceinline__ constexpr int round_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+__device__ __forceinline__ constexpr int bits_of(int x) { return x > 1 ? 1 + bits_of(x >> 1) : 1; }
+
+constexpr int D = FEATURES, H = 64, K = ACTION_SIZE;
+constexpr int ROWS = ENVS * STEPS, BATCH = ROWS / MINIBATCHES, UPDATES = EPOCHS * MINIBATCHES;
+constexpr int TILES = BATCH == 2 * TILE ? 2 : 1, PASSES = BATCH / (TILES * TILE);  // a pass processes TILES of 64 samples
+static_assert(ROWS % MINIBATCHES == 0 && BATCH % TILE == 0, "a minibatch is a multiple of a tile");
+constexpr int THREADS = 256, NETWORK_THREADS = 128;
+
+// An input has a one in column 0, whose weights are the first biases, then the features, and zeros.
+constexpr int X = round_up(D + 1, 8), X_STEPS = (D + 16) / 16;
+// Columns of derivatives: by the outputs, by the logarithms of the standard deviations, then the terms of the metrics.
+constexpr int DERIVATIVES = GAUSSIAN ? 2 * K : OUTPUTS, NUM_TERMS = 4, Z = round_up(DERIVATIVES + NUM_TERMS, 8);
+constexpr int OUTPUT_STEPS = (OUTPUTS + 15) / 16, PADDED_OUTPUTS = round_up(OUTPUTS, 8);
+
+// The small parameters: columns of 64 units with the first biases, the first weights of each feature, the second biases, and the
+// last weights of each output; then the tail, the last biases and the logarithms of the standard deviations.
+constexpr int SECOND_BIAS = D + 1, LAST_WEIGHTS = D + LAYERS, COLUMNS = LAST_WEIGHTS + OUTPUTS;
+constexpr int TAIL = COLUMNS * H, SMALL = TAIL + round_up(DERIVATIVES, 4), SMALL_SLOTS = (TAIL + NETWORK_THREADS - 1) / NETWORK_THREADS;
+// A network in global memory: the small parameters, then the second weights, a row for each output of the layer.
+constexpr int SECOND_WEIGHTS = SMALL, NETWORK_SIZE = SMALL + (LAYERS == 2 ? H * H : 0), AGENT_SIZE = 2 * NETWORK_SIZE;
+constexpr int OWNED = LAYERS == 2 ? 32 : 0;  // second weights of a thread
+
+// A sample: log-probability, features, action, advantage and target. Until the advantages are known, the last two are the reward
+// and how the step ended: CONTINUES, TERMINATED, or the row of `extra_inputs` from whose value a truncated episode bootstraps.
+constexpr int LOG_PROB = 0, ACTION = D + 1, ADVANTAGE = ACTION + K, TARGET = ADVANTAGE + 1, RECORD = round_up(TARGET + 1, 4);
+constexpr float CONTINUES = 0.0f, TERMINATED = -1.0f;
+// Inputs that are no samples: the observations after the last step, and the final ones of truncated episodes.
+constexpr int EXTRA = round_up(ENVS * (1 + MAX_TRUNCATIONS), TILE), EXTRA_PITCH = round_up(D + 1, 4);
+
+// The tiles of the weights next to the features and to the outputs, which share rows of 64 columns: the first weights, the last
+// weights transposed, and the second biases. Each starts at a multiple of 16 columns.
+constexpr int OUTPUT_COLUMNS = 16 * X_STEPS, BIAS_COLUMN = OUTPUT_COLUMNS + 16 * OUTPUT_STEPS,
+              EDGE_TILES = (BIAS_COLUMN + (LAYERS == 2 ? 16 : 0) + TILE - 1) / TILE;
+
+constexpr float LOG_SQRT_TWO_PI = 0.918938533f;
+constexpr int GRADIENT_PITCH = H + 4;  // of a column of small gradients, so that four lanes' columns are in different banks
+
+// What a minibatch needs.
+struct alignas(1024) Activations {
+    half h1[TILES][(H + X) * TILE];  // [unit][sample], and behind it [input][sample]
+    half d1_or_h2[TILES][H * TILE];  // [unit][sample]
+    half d2[LAYERS == 2 ? TILES : 1][LAYERS == 2 ? H * TILE : 512];
+};
+// What is kept meanwhile in registers, and what a rollout needs.
+struct BetweenUpdates {
+    float weights[OWNED * NETWORK_THREADS + 4], exp_avg[OWNED * NETWORK_THREADS + 4];
+    float extra_value[EXTRA];
+    float extra_inputs[EXTRA * EXTRA_PITCH];
+    half h[ENVS][2][H];
+};
+struct alignas(1024) NetworkMemory {
+    half w2[LAYERS == 2 ? H * H : 512];             // [output][input]
+    half w2_transposed[LAYERS == 2 ? H * H : 512];  // [input][output]
+    half edge[EDGE_TILES][H * TILE];
+    half w3[PADDED_OUTPUTS * TILE];                 // [output][unit]
+    union {
+        Activations activations;
+        BetweenUpdates between;
+    };
+    union {  // at a multiple of 1024 bytes, because the size of the union before it is one
+        half dz[TILES][Z * TILE];  // [output][sample], derivatives by the outputs and terms of the metrics
+        float small_gradient[COLUMNS * GRADIENT_PITCH + round_up(DERIVATIVES, 4)];
+    };
+    alignas(16) float exp_avg_sq[OWNED * NETWORK_THREADS + 4];  // of the second weights
+    float small[3][SMALL];  // weights and both moments of the small parameters
+};
+
+// The samples of a rollout, with the values of their observations, and the order in which each epoch reads them.
+struct alignas(16) Samples {
+    float records[round_up(ROWS, TILE)][RECORD];
+    float value[round_up(ROWS, TILE)];
+    unsigned short order[EPOCHS * ROWS];
+};
+// Of an environment: the running episode, the mean return of those of the last rollout in which one ended, and this rollout's.
+struct Episode {
+    float running_return, running_length, last_return, num_ended, sum_returns, sum_lengths;
+};
+struct Settings {
+    float learning_rate, ent_coef, vf_coef, gamma, gae_lambda, clip, reward_scale, inverse_max_norm;
+    float adam_step;  // the number of steps of Adam before this iteration
+};
+// Factors of the steps of Adam, see adam.cuh.
+struct StepFactors {
+    float rate, root, first, second;
+};
+struct SharedMemory {
+    NetworkMemory networks[2];
+    alignas(16) char samples[SAMPLES_IN_SHARED ? sizeof(Samples) : 16];
+    alignas(16) StepFactors step_factors[UPDATES];
+    float advantage_mean[UPDATES], advantage_scale[UPDATES];
+    float squared_norms[8], terms[2][NUM_TERMS], norm_sum;
+    Settings settings;
+    Episode episodes[ENVS];
+    int is_rollout_nonfinite, is_value_nonfinite;
+};
+static_assert(sizeof(SharedMemory) == SHARED_BYTES && sizeof(Samples) == SAMPLE_BYTES, "the launch allocates other sizes");
+
+// The samples of this block's agent, in shared memory if they fit there.
+__device__ __forceinline__ Samples& samples_of(const Batch& b, SharedMemory& shared) {
+    return SAMPLES_IN_SHARED ? *(Samples*)shared.samples : ((Samples*)b.samples)[blockIdx.x];
+}
+
+// The position of a thread in its warpgroup.
+struct Lane {
+    int thread, lane, warp, g, t;
+    int network;  // 0 for the actor, 1 for the critic; the same in a warp, which the shuffle tells the compiler
+    __device__ __forceinline__ Lane() {
+        const int id = computed_here(threadIdx.x);
+        thread = id & 127, lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
+        network = __shfl_sync(~0u, id >> 7, 0);
+    }
+};
+typedef u32 Fragments[4][4];  // 16 rows of 64 activations of a warp, as the left operands of four products
+
+// Columns c and c + 1 of an input, of which a one is column 0: row[c] is feature c - 1.
+__device__ __forceinline__ u32 input_pair(const float* row, int c) {
+    if (c > D) return 0;
+    const float2 x = *(const float2*)(row + c);
+    return pack_halves(c == 0 ? 1.0f : x.x, c < D ? x.y : 0.0f);
+}
+// The left fragments of the inputs of rows g and g + 8.
+__device__ __forceinline__ void load_inputs(u32 (&x)[X_STEPS][4], const float* row, const float* row_plus_8, int t) {
+#pragma unroll
+    for (int k = 0; k < 2 * X_STEPS; k++) {
+        const bool is_padding = 8 * k >= X;
+        x[k / 2][k % 2 * 2] = is_padding ? 0 : input_pair(row, 8 * k + 2 * t);
+        x[k / 2][k % 2 * 2 + 1] = is_padding ? 0 : input_pair(row_plus_8, 8 * k + 2 * t);
+    }
+}
+// The left fragment whose column 0 is one.
+__device__ __forceinline__ void one_column(u32 (&x)[1][4], int t) {
+    x[0][0] = x[0][1] = t == 0 ? 0x3C00u : 0u, x[0][2] = x[0][3] = 0;
+}
+
+__device__ __forceinline__ void activate(Fragments& h, float (&sums)[32]) {
+    complete(sums);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) h[k][i] = pack_halves(activation(sums[8 * k + 2 * i]), activation(sums[8 * k + 2 * i + 1]));
+}
+// h, the activations: becomes the sums times the derivatives of these activations.
+__device__ __forceinline__ void backpropagate(Fragments& h, float (&sums)[32]) {
+    complete(sums);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) h[k][i] = times_derivative(h[k][i], pack_halves(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]));
+}

@@ -1,0 +1,155 @@
+"""The trainings for which the kernel of a population is compiled: their sizes, and why others are not supported.
+
+Letters: D features, N outputs of the policy, K components of an action, E environments of an agent, T steps, B samples of a
+minibatch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE_FOLDER = Path(__file__).parent
+THREADS = 256  # per block, which is an agent
+MAX_HIDDEN, MAX_FEATURES, MAX_OUTPUTS = 64, 64, 32
+TILE = 64  # samples that a warpgroup processes at a time
+SHARED_BYTES_PER_BLOCK = 227 * 1024  # of a Hopper GPU
+MAX_UPDATES = 1024  # minibatches of an iteration
+
+
+class PopulationShape(NamedTuple):
+    """The network, the action, the loss and the rollout for which the kernel is compiled."""
+
+    features: int  # D
+    outputs: int  # N
+    action_size: int  # K
+    gaussian: bool
+    layers: int  # number of hidden layers
+    relu: bool
+    clip_value: bool
+    num_envs: int  # E
+    num_steps: int  # T
+    epochs: int
+    num_minibatches: int
+    max_episode_steps: int | None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of a rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        """B."""
+        return self.num_samples // self.num_minibatches
+
+    @property
+    def num_updates(self) -> int:
+        """Minibatches of an iteration."""
+        return self.epochs * self.num_minibatches
+
+    @property
+    def max_truncations(self) -> int:
+        """How often an environment can be truncated in a rollout."""
+        return 0 if self.max_episode_steps is None else (self.num_steps - 1) // self.max_episode_steps + 1
+
+    @property
+    def derivatives(self) -> int:
+        """Derivatives of a sample: by the outputs, and by the logarithms of the standard deviations."""
+        return 2 * self.action_size if self.gaussian else self.outputs
+
+    @property
+    def small_columns(self) -> int:
+        """Columns of 64 small parameters: first biases and weights, second biases, last weights."""
+        return self.features + self.layers + self.outputs
+
+    @property
+    def num_small(self) -> int:
+        """Small parameters of a network, with padding."""
+        return self.small_columns * MAX_HIDDEN + _round_up(self.derivatives, 4)
+
+    @property
+    def network_size(self) -> int:
+        """Parameters of a network, with padding."""
+        return self.num_small + (MAX_HIDDEN * MAX_HIDDEN if self.layers == 2 else 0)
+
+    @property
+    def record_size(self) -> int:
+        """Floats of a sample: log-probability, features, action, advantage, target."""
+        return _round_up(self.features + self.action_size + 3, 4)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of the samples of an agent, the size of `Samples` in layout.cuh."""
+        samples = _round_up(self.num_samples, TILE)
+        return _round_up(4 * samples * (self.record_size + 1) + 2 * self.epochs * self.num_samples, 16)
+
+    @property
+    def samples_in_shared(self) -> bool:
+        """Whether the samples fit into shared memory; if not, they are in global memory."""
+        return self._shared_bytes(self.sample_bytes) <= SHARED_BYTES_PER_BLOCK
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block, the size of `SharedMemory` in layout.cuh."""
+        return self._shared_bytes(self.sample_bytes if self.samples_in_shared else 16)
+
+    def _shared_bytes(self, sample_bytes: int) -> int:
+        factors = self.num_updates * (16 + 8)  # of Adam's steps, and means and scales of advantages
+        return _round_up(2 * self._network_bytes + sample_bytes + factors + (8 + 8 + 1 + 9) * 4 + self.num_envs * 24 + 8, 1024)
+
+    @property
+    def _network_bytes(self) -> int:
+        h, two = MAX_HIDDEN, self.layers == 2
+        tiles = 2 if self.minibatch_size == 2 * TILE else 1
+        inputs, input_steps = _round_up(self.features + 1, 8), (self.features + 16) // 16
+        edge_columns = 16 * (input_steps + -(-self.outputs // 16) + two)
+        padded_outputs, columns = _round_up(self.outputs, 8), _round_up(self.derivatives + 4, 8)
+        weights = 2 * (2 * h * h if two else 1024) + -(-edge_columns // TILE) * h * TILE * 2 + padded_outputs * TILE * 2
+        activations = 2 * TILE * tiles * (2 * h + inputs) + (2 * TILE * tiles * h if two else 1024)
+        extra = _round_up(self.num_envs * (1 + self.max_truncations), TILE)
+        owned = (h * h if two else 0) + 4  # second weights, with padding
+        between = 8 * owned + 4 * extra * (1 + _round_up(self.features + 1, 4)) + self.num_envs * 4 * h
+        gradients = max(2 * TILE * tiles * columns, 4 * (self.small_columns * (h + 4) + _round_up(self.derivatives, 4)))
+        size = weights + _round_up(max(activations, between), 1024) + _round_up(gradients, 16)
+        return _round_up(size + 4 * owned + 12 * self.num_small, 1024)
+
+    @property
+    def constants(self) -> dict[str, int | str]:
+        """The macros of the kernel's source."""
+        return {
+            "FEATURES": self.features, "OUTPUTS": self.outputs, "ACTION_SIZE": self.action_size,
+            "GAUSSIAN": int(self.gaussian), "LAYERS": self.layers, "RELU": int(self.relu), "CLIP_VALUE": int(self.clip_value),
+            "ENVS": self.num_envs, "STEPS": self.num_steps, "EPOCHS": self.epochs, "MINIBATCHES": self.num_minibatches,
+            "MAX_TRUNCATIONS": self.max_truncations, "SAMPLES_IN_SHARED": int(self.samples_in_shared),
+            "SAMPLE_BYTES": self.sample_bytes, "SHARED_BYTES": self.shared_bytes,
+        }  # fmt: skip
+
+    def reason_not_supported(self) -> str:
+        """Returns why the kernel does not support this shape, naming the limit and what is nearest to it, or ""."""
+        if self.features > MAX_FEATURES or self.outputs > MAX_OUTPUTS:
+            supported = f"the kernel supports at most {MAX_FEATURES} and {MAX_OUTPUTS}"
+            return f"there are {self.features} features and {self.outputs} outputs of the policy; {supported}"
+        if self.num_samples % self.num_minibatches or self.minibatch_size % TILE:
+            nearest = max(TILE, _round_up(self.minibatch_size, TILE))
+            size = f"a minibatch has {self.num_samples / self.num_minibatches:g} samples"
+            return f"{size}; the kernel needs a multiple of {TILE}, the nearest of which is {nearest}"
+        if self.num_samples > 2**16:
+            return f"a rollout has {self.num_samples:,} samples; the kernel supports at most {2**16:,}"
+        if self.num_updates > MAX_UPDATES:
+            return f"an iteration has {self.num_updates} updates; the kernel supports at most {MAX_UPDATES}"
+        if self.shared_bytes > SHARED_BYTES_PER_BLOCK:
+            needed = f"an agent needs {self.shared_bytes:,} bytes of shared memory, and a block has {SHARED_BYTES_PER_BLOCK:,}"
+            return f"{needed}{self._nearest_number_of_features()}"
+        return ""
+
+    def _nearest_number_of_features(self) -> str:
+        """Returns how many features fit, in words, or "" if no number does."""
+        for features in range(self.features - 1, 0, -1):
+            if self._replace(features=features).shared_bytes <= SHARED_BYTES_PER_BLOCK:
+                return f"; {features} features fit"
+        return ""
+
+
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

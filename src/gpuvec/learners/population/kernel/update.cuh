@@ -1,0 +1,212 @@
+// The updates of an iteration: gradients, their norm over both networks, and the steps of Adam.
+//
+// FP32 weights and moments of the second layer belong to the thread that has the matching sum of the gradient, in registers, but for
+// the second moments, which are in shared memory. The small parameters are distributed over the threads in order.
+#pragma once
+#include "adam.cuh"
+#include "gradient.cuh"
+
+// Sum i of a thread of the second weights is the weight of this output and input.
+__device__ __forceinline__ int owned_output(int i, const Lane& l) { return 16 * l.warp + l.g + (i >> 1 & 1) * 8; }
+__device__ __forceinline__ int owned_input(int i, const Lane& l) { return i / 4 * 8 + 2 * l.t + (i & 1); }
+
+// Stores 16 columns of the second weights as FP16, j-th of four, and transposed.
+__device__ __forceinline__ void store_second_weights(NetworkMemory& m, int j, const float* weights, const Lane& l) {
+    const int block = l.lane >> 3, row = l.lane & 7;
+    u32 fragment[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) fragment[i] = pack_halves(weights[2 * i], weights[2 * i + 1]);
+    store_matrix(shared_address(m.w2) + (16 * l.warp + (block & 1) * 8 + row) * 2 * TILE + ((2 * j + (block >> 1)) ^ row) * 16, fragment);
+    store_matrix_transposed(shared_address(m.w2_transposed) + (16 * j + (block >> 1) * 8 + row) * 2 * TILE
+            + ((2 * l.warp + (block & 1)) ^ row) * 16, fragment);
+}
+// Stores a small parameter as FP16 to the places where products read it.
+__device__ __forceinline__ void store_small_weight(NetworkMemory& m, int column, int unit, float weight) {
+    const half x = to_half(weight);
+    auto edge = [&](int c) -> half& { return m.edge[c / TILE][tile_position(unit, c % TILE)]; };
+    if (column <= D) edge(column) = x;
+    else if (LAYERS == 2 && column == SECOND_BIAS) edge(BIAS_COLUMN) = x;
+    else {
+        const int output = column - LAST_WEIGHTS;
+        edge(OUTPUT_COLUMNS + output) = x, m.w3[tile_position(output, unit)] = x;
+    }
+}
+
+// Stores the gradients of the small parameters by column, and returns the sum of the squares of this thread's gradients.
+__device__ __forceinline__ float store_small_gradients(NetworkMemory& m, const GradientSums& sums, const Lane& l) {
+    float squares = 0.0f, other_squares = 0.0f;
+    auto store = [&](int column, int i, float gradient) {
+        m.small_gradient[column * GRADIENT_PITCH + owned_output(i, l)] = gradient;
+        squares += gradient * gradient;
+    };
+#pragma unroll
+    for (int i = 0; i < OWNED; i += 2) squares += sums.w2[i] * sums.w2[i], other_squares += sums.w2[i + 1] * sums.w2[i + 1];
+#pragma unroll
+    for (int i = 0; i < X / 2; i++)
+        if (owned_input(i, l) <= D) store(owned_input(i, l), i, sums.w1[i]);
+    if (LAYERS == 2 && l.t == 0) store(SECOND_BIAS, 0, sums.w2[32]), store(SECOND_BIAS, 2, sums.w2[34]);
+#pragma unroll
+    for (int i = 0; i < Z / 2; i++) {
+        const int column = owned_input(i, l);
+        if (column < OUTPUTS) store(LAST_WEIGHTS + column, i, sums.w3[i]);
+        if (i % 4 < 2 && column < DERIVATIVES && l.warp == 0 && l.g == 0) {
+            m.small_gradient[COLUMNS * GRADIENT_PITCH + column] = sums.ones[i];
+            squares += sums.ones[i] * sums.ones[i];
+        }
+    }
+    return squares + other_squares;
+}
+// Adds the terms of the metrics of a minibatch, and the norm of its gradient.
+__device__ __forceinline__ void add_terms(SharedMemory& shared, const GradientSums& sums, float norm) {
+    const Lane l;
+#pragma unroll
+    for (int i = 0; i < Z / 2; i++) {
+        const int term = owned_input(i, l) - DERIVATIVES;
+        if (i % 4 < 2 && l.warp == 0 && l.g == 0 && term >= 0 && term < NUM_TERMS) shared.terms[l.network][term] += sums.ones[i];
+    }
+    if (l.thread == 0 && l.network == 0) shared.norm_sum += norm;
+}
+
+// Copies the gradient to global memory, for tests: the layout is that of the parameters.
+__device__ __forceinline__ void copy_gradient(const Batch& b, const SharedMemory& shared, const GradientSums& sums) {
+    const Lane l;
+    const NetworkMemory& m = shared.networks[l.network];
+    float* target = b.gradient + (i64)blockIdx.x * AGENT_SIZE + l.network * NETWORK_SIZE;
+#pragma unroll
+    for (int i = 0; i < OWNED; i++) target[SECOND_WEIGHTS + owned_output(i, l) * H + owned_input(i, l)] = sums.w2[i] * (1.0f / BATCH);
+#pragma unroll 1
+    for (int p = l.thread; p < TAIL; p += NETWORK_THREADS) target[p] = m.small_gradient[p / H * GRADIENT_PITCH + p % H] * (1.0f / BATCH);
+    if (l.thread < DERIVATIVES) target[TAIL + l.thread] = m.small_gradient[COLUMNS * GRADIENT_PITCH + l.thread] * (1.0f / BATCH);
+}
+
+// A step of Adam for the small parameters of a thread.
+__device__ __forceinline__ void step_small(NetworkMemory& m, const StepFactors& f, const Lane& l) {
+    auto step = [&](int p, float gradient) {
+        return m.small[0][p] -= step_of_adam(m.small[1][p], m.small[2][p], gradient, f);
+    };
+#pragma unroll
+    for (int i = 0; i < SMALL_SLOTS; i++) {
+        const int p = i * NETWORK_THREADS + l.thread, column = p / H, unit = p % H;
+        if (p < TAIL) store_small_weight(m, column, unit, step(p, m.small_gradient[column * GRADIENT_PITCH + unit]));
+    }
+    if (l.thread < DERIVATIVES) step(TAIL + l.thread, m.small_gradient[COLUMNS * GRADIENT_PITCH + l.thread]);
+}
+
+// The norm of the gradient over both networks, whose squares the warps have stored.
+__device__ __forceinline__ float gradient_norm(const SharedMemory& shared) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += shared.squared_norms[i];
+    return sum * reciprocal_root(fmaxf(sum, SMALLEST_MOMENT)) * (1.0f / BATCH);
+}
+
+// Loads second weights and first moments from where they are between updates, and stores them there.
+__device__ __forceinline__ void load_owned(const SharedMemory& shared, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
+    const Lane l;
+    const BetweenUpdates& between = shared.networks[l.network].between;
+#pragma unroll
+    for (int i = 0; i < OWNED / 4; i++) {
+        const float4 w = ((const float4*)between.weights)[i * NETWORK_THREADS + l.thread];
+        const float4 a = ((const float4*)between.exp_avg)[i * NETWORK_THREADS + l.thread];
+        weights[4 * i] = w.x, weights[4 * i + 1] = w.y, weights[4 * i + 2] = w.z, weights[4 * i + 3] = w.w;
+        exp_avg[4 * i] = a.x, exp_avg[4 * i + 1] = a.y, exp_avg[4 * i + 2] = a.z, exp_avg[4 * i + 3] = a.w;
+    }
+}
+__device__ __forceinline__ void store_owned(SharedMemory& shared, const float (&weights)[OWNED + 1], const float (&exp_avg)[OWNED + 1]) {
+    const Lane l;
+    BetweenUpdates& between = shared.networks[l.network].between;
+#pragma unroll
+    for (int i = 0; i < OWNED / 4; i++) {
+        const float *w = weights + 4 * i, *a = exp_avg + 4 * i;
+        ((float4*)between.weights)[i * NETWORK_THREADS + l.thread] = make_float4(w[0], w[1], w[2], w[3]);
+        ((float4*)between.exp_avg)[i * NETWORK_THREADS + l.thread] = make_float4(a[0], a[1], a[2], a[3]);
+    }
+}
+
+// The gradient of a minibatch times its size: in `sums`, and that of the small parameters in shared memory, with the sums of squares
+// of each warp. Positions and addresses are computed here, so that they occupy no registers over the loop.
+__device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& shared, int update, GradientSums& sums) {
+    add_gradient<false>(b, shared, update, 0, sums);
+#pragma unroll 1
+    for (int pass = 1; pass < PASSES; pass++) add_gradient<true>(b, shared, update, pass, sums);
+    const Lane l;
+    complete(sums.w1), complete(sums.w3), complete(sums.ones);
+    if (LAYERS == 2) complete(sums.w2);
+    const float squares = sum_over_warp(store_small_gradients(shared.networks[l.network], sums, l));
+    if (l.lane == 0) shared.squared_norms[4 * l.network + l.warp] = squares;
+}
+
+// Multiplies the moments by the powers of their decays, after `count` updates of a group.
+__device__ __forceinline__ void decay_moments(SharedMemory& shared, float (&exp_avg)[OWNED + 1], int count) {
+    const Lane l;
+    NetworkMemory& m = shared.networks[l.network];
+    const float decay1 = exp2f(LOG2_BETA1 * count), decay2 = exp2f(LOG2_BETA2 * count);
+#pragma unroll
+    for (int i = 0; i < OWNED; i++) exp_avg[i] *= decay1;
+#pragma unroll
+    for (int i = 0; i < OWNED / 4; i++) {
+        float4& v = ((float4*)m.exp_avg_sq)[i * NETWORK_THREADS + l.thread];
+        v = make_float4(decay_moment(v.x, decay2), decay_moment(v.y, decay2), decay_moment(v.z, decay2), decay_moment(v.w, decay2));
+    }
+#pragma unroll 1
+    for (int p = l.thread; p < SMALL; p += NETWORK_THREADS)
+        m.small[1][p] *= decay1, m.small[2][p] = decay_moment(m.small[2][p], decay2);
+    sync_warpgroup(l.network);  // a thread has updated others of the small moments
+}
+
+// A step of Adam with the gradient `sums`, whose norm over both networks is `norm`.
+__device__ __forceinline__ void step_network(SharedMemory& shared, int update, float norm, GradientSums& sums,
+    float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
+    const Lane l;
+    NetworkMemory& m = shared.networks[l.network];
+    const float scale = __fdividef(1.0f / BATCH, fmaxf(norm * shared.settings.inverse_max_norm, 1.0f));
+    const StepFactors unscaled = shared.step_factors[update];
+    const StepFactors f = {unscaled.rate, unscaled.root, unscaled.first * scale, unscaled.second * scale * scale};
+    // All moments first, so that no store is between their loads, then the weights.
+#pragma unroll
+    for (int i = 0; i < OWNED / 4; i++) {
+        float4& at = ((float4*)m.exp_avg_sq)[i * NETWORK_THREADS + l.thread];
+        float4 v = at;
+        float *s = sums.w2 + 4 * i, *a = exp_avg + 4 * i;
+        s[0] = step_of_adam(a[0], v.x, s[0], f), s[1] = step_of_adam(a[1], v.y, s[1], f);
+        s[2] = step_of_adam(a[2], v.z, s[2], f), s[3] = step_of_adam(a[3], v.w, s[3], f);
+        at = v;
+    }
+    step_small(m, f, l);
+#pragma unroll
+    for (int j = 0; j < OWNED / 8; j++) {
+#pragma unroll
+        for (int i = 8 * j; i < 8 * j + 8; i++) weights[i] -= sums.w2[i];
+        store_second_weights(m, j, weights + 8 * j, l);
+    }
+    publish_stores();
+    sync_warpgroup(l.network);
+}
+
+// Trains both networks for `b.num_updates` minibatches. Returns whether all gradients were finite; the update of one that is not is
+// not made, and it is the last.
+__device__ __forceinline__ bool run_updates(const Batch& b, SharedMemory& shared) {
+    float weights[OWNED + 1], exp_avg[OWNED + 1];
+    load_owned(shared, weights, exp_avg);
+    __syncthreads();  // activations take the place of what was loaded
+    bool is_finite = true;
+    int k = 0;
+#pragma unroll 1
+    for (; k < (int)b.num_updates; k++) {
+        GradientSums sums;
+        compute_gradient(b, shared, k, sums);
+        __syncthreads();
+        const float norm = gradient_norm(shared);
+        is_finite = isfinite(norm);
+        if (!is_finite) break;
+        add_terms(shared, sums, norm);
+        if (b.gradient && k == (int)b.num_updates - 1) copy_gradient(b, shared, sums);
+        step_network(shared, k, norm, sums, weights, exp_avg);
+        if ((k + 1) % DECAY_GROUP == 0) decay_moments(shared, exp_avg, DECAY_GROUP);
+    }
+    if (k % DECAY_GROUP) decay_moments(shared, exp_avg, k % DECAY_GROUP);
+    __syncthreads();
+    store_owned(shared, weights, exp_avg);
+    if (threadIdx.x == 0) shared.settings.adam_step += (float)k;
+    return is_finite;
+}

@@ -1,0 +1,100 @@
+// Between a rollout and its updates: values of the observations, advantages and targets, and their means by minibatch.
+#pragma once
+#include "layout.cuh"
+
+// The values of 64 inputs, by the four warps of a warpgroup, with the critic's network.
+__device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const float* inputs, int pitch, float* value, const Lane& l) {
+    const u64 edge = descriptor(m.edge), w2 = descriptor(m.w2), w3 = descriptor(m.w3);
+    const int row = 16 * l.warp + l.g;
+    u32 x[X_STEPS][4], one[1][4];
+    load_inputs(x, inputs + row * pitch, inputs + (row + 8) * pitch, l.t);
+    one_column(one, l.t);
+    float first[32], second[32], z[4];
+    Fragments h1, h2;
+    fence_products(), multiply_fragments<false, X_STEPS>(first, x, edge), commit_products(), wait_products<0>();
+    activate(h1, first);
+    if (LAYERS == 2) {
+        fence_products(), multiply_fragments<false, 1>(second, one, edge + BIAS_COLUMN / TILE * (H / 8) * NEXT_8_ROWS + BIAS_COLUMN % TILE / 16 * NEXT_16_COLUMNS);
+        multiply_fragments<true, 4>(second, h1, w2), commit_products(), wait_products<0>();
+        activate(h2, second);
+    }
+    fence_products(), multiply_fragments<false, 4>(z, LAYERS == 2 ? h2 : h1, w3), commit_products(), wait_products<0>();
+    complete(z);
+    if (l.t == 0) value[row] = z[0] + m.small[0][TAIL], value[row + 8] = z[2] + m.small[0][TAIL];
+}
+
+// The values of all observations, by both warpgroups.
+__device__ __forceinline__ void evaluate_all(SharedMemory& shared, Samples& samples, const Lane& l) {
+    BetweenUpdates& between = shared.networks[0].between;
+    constexpr int SAMPLE_TILES = round_up(ROWS, TILE) / TILE, NUM_TILES = SAMPLE_TILES + EXTRA / TILE;
+#pragma unroll 1
+    for (int i = l.network; i < NUM_TILES; i += 2) {
+        const bool is_sample = i < SAMPLE_TILES;
+        const int extra = TILE * (i - SAMPLE_TILES);
+        const float* inputs = is_sample ? samples.records[TILE * i] : between.extra_inputs + extra * EXTRA_PITCH;
+        float* value = is_sample ? samples.value + TILE * i : between.extra_value + extra;
+        evaluate_critic(shared.networks[1], inputs, is_sample ? RECORD : EXTRA_PITCH, value, l);
+    }
+}
+
+// The advantages and targets of an environment, by a warp (Schulman et al., 2016). A lane has consecutive steps, for which the
+// advantage is sum + factor * the advantage of the step after them.
+__device__ __forceinline__ void estimate_advantages(SharedMemory& shared, Samples& samples, int e, int lane) {
+    constexpr int PER_LANE = (STEPS + 31) / 32;
+    const float *value = samples.value, *extra_value = shared.networks[0].between.extra_value;
+    const float gamma = shared.settings.gamma, decay = gamma * shared.settings.gae_lambda;
+    const int begin = lane * PER_LANE;
+    // The temporal difference of a step; `factor` becomes that of the advantage of the next.
+    auto difference = [&](int step, float& factor) {
+        const float *record = samples.records[step * ENVS + e], end = record[TARGET];
+        const float next = end == TERMINATED ? 0.0f
+            : end != CONTINUES               ? extra_value[(int)end]
+            : step == STEPS - 1              ? extra_value[e]
+                                             : value[(step + 1) * ENVS + e];
+        factor = end == CONTINUES ? decay : 0.0f;
+        return record[ADVANTAGE] + gamma * next - value[step * ENVS + e];
+    };
+    float sum = 0.0f, factor = 1.0f, step_factor;
+#pragma unroll
+    for (int i = PER_LANE - 1; i >= 0; i--)
+        if (begin + i < STEPS) {
+            const float x = difference(begin + i, step_factor);
+            sum = x + step_factor * sum, factor *= step_factor;
+        }
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const float later_sum = __shfl_down_sync(~0u, sum, offset), later_factor = __shfl_down_sync(~0u, factor, offset);
+        if (lane + offset < 32) sum += factor * later_sum, factor *= later_factor;
+    }
+    float advantage = __shfl_down_sync(~0u, sum, 1);
+    if (lane == 31) advantage = 0.0f;
+#pragma unroll
+    for (int i = PER_LANE - 1; i >= 0; i--)
+        if (begin + i < STEPS) {
+            float* record = samples.records[(begin + i) * ENVS + e];
+            const float x = difference(begin + i, step_factor), old_value = value[(begin + i) * ENVS + e];
+            advantage = x + step_factor * advantage;
+            if (!isfinite(record[ADVANTAGE]) || !isfinite(record[LOG_PROB])) shared.is_rollout_nonfinite = 1;
+            if (!isfinite(old_value) || !isfinite(advantage)) shared.is_value_nonfinite = 1;
+            record[ADVANTAGE] = advantage, record[TARGET] = advantage + old_value;
+        }
+}
+
+// The mean of a minibatch's advantages and 1 / their standard deviation, by a warp.
+__device__ __forceinline__ void summarize_advantages(SharedMemory& shared, const Samples& samples, int update, int lane) {
+    const unsigned short* order = samples.order + update * BATCH;
+    float sum = 0.0f, squares = 0.0f;
+#pragma unroll 4
+    for (int i = lane; i < BATCH; i += 32) sum += samples.records[order[i]][ADVANTAGE];
+    const float mean = sum_over_warp(sum) * (1.0f / BATCH);
+#pragma unroll 4
+    for (int i = lane; i < BATCH; i += 32) {
+        const float x = samples.records[order[i]][ADVANTAGE] - mean;
+        squares += x * x;
+    }
+    squares = sum_over_warp(squares);
+    if (lane == 0) {
+        shared.advantage_mean[update] = mean;
+        shared.advantage_scale[update] = 1.0f / (sqrtf(squares * (1.0f / (BATCH - 1))) + 1e-8f);
+    }
+}

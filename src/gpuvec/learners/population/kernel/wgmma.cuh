@@ -1,0 +1,106 @@
+// Hopper's instructions for products of a warpgroup (wgmma) and for transposed stores, as functions. `tests/support` has the same
+// functions for a CPU.
+#pragma once
+#include "../../fused_ppo/tensor_core.cuh"
+
+__device__ __forceinline__ void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until all but the last PENDING committed groups of products are complete.
+template <int PENDING> __device__ __forceinline__ void wait_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Makes earlier stores of this thread to shared memory visible to products that follow the next barrier.
+__device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Keeps the compiler from reading sums before this place, which stands behind `wait_products`.
+template <int COUNT> __device__ __forceinline__ void complete(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
+// Returns x, and keeps the compiler from computing what depends on it before a loop, where it would occupy registers.
+__device__ __forceinline__ int computed_here(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+// Barrier of the 128 threads of a warpgroup.
+__device__ __forceinline__ void sync_warpgroup(int warpgroup) {
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
+}
+
+// Store the transposes of four, or of two, 8 x 8 blocks. Lane l passes the address of row l % 8 of block l / 8.
+__device__ __forceinline__ void store_matrix_transposed(u32 row, const u32* r) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+                 "r"(r[3])
+                 : "memory");
+}
+__device__ __forceinline__ void store_two_transposed(u32 row, const u32* r) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0],{%1,%2};" ::"r"(row), "r"(r[0]), "r"(r[1]) : "memory");
+}
+
+// The sum of integers over a warp, in one instruction, modulo 2^32.
+__device__ __forceinline__ u32 sum_words_over_warp(u32 x) { return __reduce_add_sync(~0u, x); }
+
+// Clamps x to [-bound, bound], and keeps nan.
+__device__ __forceinline__ float clamp_magnitude(float x, float bound) {
+    float y;
+    asm("min.NaN.f32 %0,%1,%2;" : "=f"(y) : "f"(x), "f"(bound));
+    asm("max.NaN.f32 %0,%1,%2;" : "=f"(y) : "f"(y), "f"(-bound));
+    return y;
+}
+__device__ __forceinline__ float to_float(half x) {
+    float y;
+    asm("cvt.f32.f16 %0,%1;" : "=f"(y) : "h"(x));
+    return y;
+}
+__device__ __forceinline__ half to_half(float x) {
+    half y;
+    asm("cvt.rn.f16.f32 %0,%1;" : "=h"(y) : "f"(x));
+    return y;
+}
+// Approximations: 1 / x, and 1 / sqrt(x). Subnormal numbers count as 0.
+__device__ __forceinline__ float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float reciprocal_root(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Products<COUNT>::multiply<ADD>(sums, left, right): sums (+)= left * right, for COUNT sums of a thread. `right` is a descriptor, and
+// `left` four registers, as the left fragment of `mma`, or a descriptor.
+template <int COUNT> struct Products;
+#define SUMS4(s, i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3])
+#define SUMS8(s, i) SUMS4(s, i), SUMS4(s, i + 4)
+#define SUMS16(s, i) SUMS8(s, i), SUMS8(s, i + 8)
+#define SUMS32(s, i) SUMS16(s, i), SUMS16(s, i + 16)
+#define SUMS36(s, i) SUMS32(s, i), SUMS4(s, i + 32)
+#define REGISTERS4 "%0,%1,%2,%3"
+#define REGISTERS8 REGISTERS4 ",%4,%5,%6,%7"
+#define REGISTERS16 REGISTERS8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define REGISTERS32 REGISTERS16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REGISTERS36 REGISTERS32 ",%32,%33,%34,%35"
+// The numbers behind COLUMNS and COUNT are those of the five operands that follow the sums, and of the flag ADD in either case.
+#define DEFINE_PRODUCTS(COLUMNS, COUNT, A, B, C, E, F, G)                                                                         \
+    template <> struct Products<COUNT> {                                                                                          \
+        template <bool ADD> static __device__ __forceinline__ void multiply(float* s, const u32* left, u64 right) {               \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %" #G ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS                   \
+                         "k16.f32.f16.f16 {" REGISTERS##COUNT "}, {%" #A ",%" #B ",%" #C ",%" #E "}, %" #F ", p, 1, 1, 0;}"        \
+                         : SUMS##COUNT(s, 0)                                                                                      \
+                         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "n"((int)ADD)                      \
+                         : "memory");                                                                                             \
+        }                                                                                                                         \
+        template <bool ADD> static __device__ __forceinline__ void multiply(float* s, u64 left, u64 right) {                      \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %" #C ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS                   \
+                         "k16.f32.f16.f16 {" REGISTERS##COUNT "}, %" #A ", %" #B ", p, 1, 1, 0, 0;}"                              \
+                         : SUMS##COUNT(s, 0)                                                                                      \
+                         : "l"(left), "l"(right), "n"((int)ADD)                                                                   \
+                         : "memory");                                                                                             \
+        }                                                                                                                         \
+    };
+DEFINE_PRODUCTS(8, 4, 4, 5, 6, 7, 8, 9)
+DEFINE_PRODUCTS(16, 8, 8, 9, 10, 11, 12, 13)
+DEFINE_PRODUCTS(32, 16, 16, 17, 18, 19, 20, 21)
+DEFINE_PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37)
+DEFINE_PRODUCTS(72, 36, 36, 37, 38, 39, 40, 41)

@@ -1,0 +1,154 @@
+"""The kernel that trains a population: its machine code, its limits and its choice."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gymnasium.vector import AutoresetMode
+from tests.support.machine_code import HGMMA, count_instructions
+
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.population.kernel.population_shape import SHARED_BYTES_PER_BLOCK, PopulationShape
+from gpuvec.learners.population.paths import make_population
+from gpuvec.learners.population.population_args import PopulationArgs
+
+CARTPOLE = PopulationShape(4, 2, 1, False, 2, False, True, 4, 128, 4, 4, 500)
+PENDULUM = PopulationShape(3, 1, 1, True, 2, False, True, 4, 128, 4, 4, 200)
+
+
+def number_of_products(shape: PopulationShape) -> int:
+    """The products of a warpgroup in the code: of a tile for the values, and of the tiles of a minibatch for its gradient.
+
+    Of shapes with at most 7 features and 4 outputs.
+    """
+    tiles = 2 if shape.minibatch_size == 128 else 1
+    forward = 1 + 4 + (1 + 4 if shape.layers == 2 else 0)
+    backward = 1 + (4 if shape.layers == 2 else 0)
+    weight_gradients = 4 * (4 if shape.layers == 2 else 3)  # of both or all weights, and of the last biases
+    return forward + tiles * (forward + backward + weight_gradients)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("name", "shape", "spills"),
+    [
+        ("cartpole", CARTPOLE, 0),
+        pytest.param("cartpole", CARTPOLE._replace(layers=1, relu=True), 0, marks=pytest.mark.exhaustive),
+        pytest.param("cartpole", CARTPOLE._replace(num_minibatches=8), 0, marks=pytest.mark.exhaustive),
+        ("pendulum", PENDULUM, 16),
+    ],
+)
+def test_the_code_has_all_products_and_few_spills(name, shape, spills) -> None:
+    """An assembler was seen to drop the second of two products into the same registers without a warning."""
+    from gpuvec.engine.backends.cuda import numba_cuda, nvrtc
+    from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
+    from gpuvec.engine.layout.buffers import KernelOptions
+    from gpuvec.learners.population.kernel.population_kernel import COMPUTE_CAPABILITY, population_kernel
+
+    env = importlib.import_module(f"gpuvec_envs.{name}").ENV
+    with numba_cuda.offline(COMPUTE_CAPABILITY):
+        functions = link_env_functions(env, KernelOptions(AutoresetMode.SAME_STEP, 100), COMPUTE_CAPABILITY)
+    kernel = nvrtc.compile_cuda_source(population_kernel(shape, functions), COMPUTE_CAPABILITY)
+    assert count_instructions(kernel.code, HGMMA) == number_of_products(shape)
+    assert kernel.spill_bytes <= spills
+    assert "(C75" not in kernel.log  # notes of the assembler that it delays products
+
+
+@pytest.mark.compile
+def test_a_source_whose_products_are_serialised_is_refused(tmp_path, monkeypatch) -> None:
+    from gpuvec.engine.backends.cuda import nvrtc
+    from gpuvec.errors import DeviceError
+
+    library, source = tmp_path / "library.cu", tmp_path / "work.cu"
+    library.write_text('extern "C" __device__ int value() { return 3; }\n')
+    source.write_text('extern "C" __device__ int value();\nextern "C" __global__ void work(Batch b) { *b.out = value(); }\n')
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(arch="sm_90a", link_time_optimization=True, relocatable_device_code=True)
+    code = bytes(Program(library.read_text(), "c++", options).compile("ltoir").code)
+    kernel = nvrtc.CudaSource(source, "work", (("out", "int*"),), (), 32, 0, (code,), True)
+    assert nvrtc.compile_cuda_source(kernel, (9, 0)).code
+    monkeypatch.setattr(nvrtc, "WGMMA_WARNING", "Compiling entry function")  # what each log has
+    with pytest.raises(DeviceError, match="serialises"):
+        nvrtc.compile_cuda_source(kernel._replace(threads=64), (9, 0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"features": 65}, "65 features and 2 outputs of the policy; the kernel supports at most 64 and 32"),
+        ({"num_steps": 100}, "a minibatch has 100 samples; the kernel needs a multiple of 64, the nearest of which is 128"),
+        ({"num_steps": 2**15}, "131,072 samples; the kernel supports at most 65,536"),
+        ({"epochs": 1000}, "4000 updates; the kernel supports at most 1024"),
+        ({"features": 60}, "bytes of shared memory, and a block has 232,448; "),
+    ],
+)
+def test_the_reason_names_the_limit(changes, reason) -> None:
+    assert reason in CARTPOLE._replace(**changes).reason_not_supported()
+
+
+def test_samples_that_do_not_fit_into_shared_memory_are_in_global_memory() -> None:
+    large = CARTPOLE._replace(num_envs=64)
+    assert CARTPOLE.samples_in_shared
+    assert not large.samples_in_shared
+    for shape in (CARTPOLE, PENDULUM, large, CARTPOLE._replace(features=6, outputs=3)):
+        assert shape.reason_not_supported() == ""
+        assert shape.shared_bytes <= SHARED_BYTES_PER_BLOCK
+
+
+def test_fused_on_a_cpu_is_refused() -> None:
+    base = PPOArgs(env="gpuvec/CartPole-v1", num_envs=4, num_steps=16, total_steps=64, device="cpu", fused=True)
+    with pytest.raises(ValueError, match="fused=True, but the kernel cannot be used: the device is cpu"):
+        make_population(PopulationArgs(base=base).resolved("cpu"))
+    make_population(PopulationArgs(base=dataclasses.replace(base, fused="auto")).resolved("cpu")).close()
+
+
+# Limits of different lengths, so that episodes end at different steps of a rollout.
+ENVS = {"CartPole-v1": 30, "Pendulum-v1": 25, "Acrobot-v1": 20, "MountainCar-v0": 17, "MountainCarContinuous-v0": 9}
+
+
+def make_pair(env: str, gpu: str, **changes):
+    """The same population by the kernel and by batched operations."""
+    from gpuvec.learners.population.batched import BatchedPopulation
+
+    settings = {"num_envs": 4, "num_steps": 128, "total_steps": 5120, "update_epochs": 4, "num_minibatches": 4} | changes
+    base = PPOArgs(env=f"gpuvec/{env}", params={"max_episode_steps": ENVS[env]}, device=f"{gpu}:0", fused=True, **settings)
+    args = PopulationArgs(base=base, num_agents=3, settings={"learning_rate": (1e-3, 3e-4, 1e-2)}).resolved(f"{gpu}:0")
+    return make_population(args), BatchedPopulation(args)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("env", ENVS)
+def test_an_iteration_equals_that_of_batched_operations(env, gpu) -> None:
+    """With FP16 operands the parameters differ; actions are the same but where rounding decides."""
+    kernel, batched = make_pair(env, gpu, update_epochs=1, num_minibatches=1)
+    saved = batched.state_dict()
+    kernel.load_state_dict(saved)
+    actual, expected = kernel.advance(1), batched.advance(1)
+    assert torch.equal(actual[0, 0], expected[0, 0])  # the number of episodes that ended
+    torch.testing.assert_close(actual[0, 1:], expected[0, 1:], rtol=0.02, atol=0.02, equal_nan=True)
+    tensors, wanted = kernel.tensors(), batched.tensors()
+    for name, x in wanted["parameters"].items():
+        change, error = (x - saved["tensors"]["parameters"][name]).norm(), (tensors["parameters"][name] - x).norm()
+        assert error < 0.05 * change, name
+    for population in (kernel, batched):
+        population.close()
+
+
+@pytest.mark.gpu
+def test_launches_and_other_agents_change_no_bit_on_a_gpu(gpu) -> None:
+    first, _ = make_pair("CartPole-v1", gpu)
+    second, _ = make_pair("CartPole-v1", gpu)
+    metrics = first.advance(4)
+    saved = second.state_dict()
+    parts = torch.cat([second.advance(1), second.advance(3)])
+    assert torch.equal(metrics.nan_to_num(-1.0), parts.nan_to_num(-1.0))
+    second.load_state_dict(saved)
+    second.advance(4)
+    for name, x in first.tensors()["parameters"].items():
+        assert torch.equal(x, second.tensors()["parameters"][name])

@@ -1,0 +1,254 @@
+"""Populations whose kernel is emulated on a CPU, or runs on a GPU, in an environment that also exists in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium.spaces import Box, Discrete
+from tests.support.cuda_emulator import emulate
+from torch import Tensor
+
+from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
+from gpuvec.engine.backends.cuda.nvrtc import CudaSource
+from gpuvec.engine.backends.device import parse_device
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
+from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.networks.mlp import SeparateMLP
+from gpuvec.learners.population.kernel.parameter_layout import KernelParameterLayout
+from gpuvec.learners.population.kernel.population_kernel import population_kernel
+from gpuvec.learners.population.kernel.population_shape import PopulationShape
+from gpuvec.learners.population.parameters import evaluate_layers, layers_of
+
+LIMIT, PERIOD = 7, 11  # steps of an episode, and steps after which all episodes terminate
+
+# The features decay, and are pushed by the action; the state are the features.
+ENV_FUNCTIONS = """
+extern "C" __device__ int env_load(const u64* batch, i64 e, u32* start, u32* rng_stream, float* fields, int*) {
+    *start = ((u32*)batch[1])[e];
+    for (int k = 0; k < D; k++) fields[k] = ((float*)batch[0])[e * D + k];
+    return 0;
+}
+extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* fields, const int*, float* row) {
+    for (int k = 0; k < D; k++) row[k] = fields[k];
+    return 0;
+}
+extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32*, float* fields, int*,
+    const Component* action, float* row, float* reward) {
+    for (int k = 0; k < D; k++)
+        fields[k] = 0.9f * fields[k] + 0.4f * ((float)action[k % K] - 0.4f) + 0.01f * (k + 1) * (clock % 5);
+    *reward = fields[0] > 50.0f ? NAN : 3.0f - fields[0] - 2.0f * action[0];
+    const int end = (clock % PERIOD == 0 ? 1 : 0) | (clock - *start >= LIMIT ? 2 : 0);
+    if (end) *start = clock;
+    for (int k = 0; k < D && end; k++) {
+        ((float*)batch[2])[at * D + k] = fields[k];
+        fields[k] = 0.05f * (k + 1) * (clock % 3 - 1.0f);
+    }
+    for (int k = 0; k < D; k++) row[k] = fields[k];
+    return end;
+}
+extern "C" __device__ int env_store(const u64* batch, i64 e, u32 start, const float* fields, const int*) {
+    ((u32*)batch[1])[e] = start;
+    for (int k = 0; k < D; k++) ((float*)batch[0])[e * D + k] = fields[k];
+    return 0;
+}
+"""
+SETTINGS = {
+    "ent_coef": (0.02, 0.01), "vf_coef": (0.6, 0.5), "gamma": (0.95, 0.9), "gae_lambda": (0.9, 0.8), "clip": (0.2, 0.15),
+    "reward_scale": (0.7, 1.0),
+}  # fmt: skip
+ACTION_SEEDS, ORDER_SEEDS = (77, 2**40 + 5), (3, 2**33 + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A training."""
+
+    space: Box | Discrete
+    features: int
+    learning_rate: tuple[float, float]  # of both agents, with which no sample of the last minibatch is at a kink of the loss
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    clip_value: bool = True
+    num_envs: int = 2
+    num_steps: int = 64
+    epochs: int = 2
+    num_minibatches: int = 2
+
+    @property
+    def shape(self) -> PopulationShape:
+        gaussian = isinstance(self.space, Box)
+        outputs = self.space.shape[0] if isinstance(self.space, Box) else int(self.space.n)
+        return PopulationShape(
+            self.features, outputs, outputs if gaussian else 1, gaussian, len(self.hidden), self.activation == "relu",
+            self.clip_value, self.num_envs, self.num_steps, self.epochs, self.num_minibatches, LIMIT,
+        )  # fmt: skip
+
+    def network(self) -> ActorCritic:
+        args = PPOArgs(device="cpu", hidden=self.hidden, activation=self.activation)
+        body = SeparateMLP(self.features, self.shape.outputs, args.hidden, args.weight_init, args.activation)
+        return ActorCritic(Box(-1.0, 1.0, (self.features,)), self.space, body, False)
+
+
+CASES = {
+    "two actions": Case(Discrete(2), 4, (0.004, 0.03), num_envs=4),
+    "gaussian": Case(Box(-1.0, 1.0, (2,)), 3, (0.02, 0.015), clip_value=False),
+    "relu, one layer, smaller": Case(Discrete(3), 6, (0.004, 0.03), (32,), "relu"),
+    "five actions, wide, passes": Case(Discrete(5), 17, (0.03, 0.03), (48, 32), num_minibatches=1, num_steps=96),
+}
+
+
+def compile_env_functions(shape: PopulationShape, constants: dict[str, int | str]) -> bytes:
+    """Returns the environment's functions as LTO-IR."""
+    from cuda.core import Program, ProgramOptions
+
+    component = "float" if shape.gaussian else "int"
+    macros = constants | {"D": shape.features, "K": shape.action_size, "NAN": "__int_as_float(0x7FC00000)"}
+    lines = [f"#define {name} {value}" for name, value in macros.items()]
+    lines += ["typedef unsigned u32; typedef unsigned long long u64; typedef long long i64;", f"typedef {component} Component;"]
+    options = ProgramOptions(arch="sm_90", link_time_optimization=True, relocatable_device_code=True)
+    return bytes(Program("\n".join([*lines, ENV_FUNCTIONS]), "c++", options).compile("ltoir").code)
+
+
+def gpu_launcher(kernel: CudaSource, device: str) -> Callable[..., None]:
+    """Returns the function that `emulate` returns, whose launches run on a GPU with copies of the tensors."""
+    launch_on_gpu = make_tensor_launcher(kernel, parse_device(device))
+
+    def launch(grid: tuple[int, ...], **members: Any) -> None:
+        tensors = {x.data_ptr(): x for x in members.values() if isinstance(x, Tensor)}
+        copies = {address: x.to(device) for address, x in tensors.items()}
+        launch_on_gpu(*grid, **{k: copies[x.data_ptr()] if isinstance(x, Tensor) else x for k, x in members.items()})
+        for address, x in tensors.items():
+            x.copy_(copies[address])
+
+    return launch
+
+
+class Emulation:
+    """A population of two agents, or of one of them, that starts from random weights.
+
+    Args:
+        case: the training.
+        folder: where the kernel is compiled for a CPU.
+        device: the GPU on which it runs instead, or "".
+    """
+
+    agents: tuple[int, ...] = (0, 1)
+
+    def __init__(self, case: Case, folder: Path, device: str = "") -> None:
+        self.case, self.shape = case, case.shape
+        constants: dict[str, int | str] = {
+            "NUM_FLOAT_FIELDS": case.features,
+            "NUM_INT_FIELDS": 0,
+            "LIMIT": f"{LIMIT}u",
+            "PERIOD": PERIOD,
+        }
+        functions = LinkedFunctions((), ("state", "start", "final_obs"), constants)
+        if device:
+            functions = functions._replace(code=(compile_env_functions(self.shape, constants),))
+            self.launch = gpu_launcher(population_kernel(self.shape, functions), device)
+        else:
+            self.launch = emulate(population_kernel(self.shape, functions), folder, functions=ENV_FUNCTIONS)
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts again."""
+        case, num_agents, rows = self.case, len(self.agents), len(self.agents) * self.case.num_envs
+        torch.manual_seed(5)
+        networks = [case.network() for _ in range(2)]
+        self.layout = KernelParameterLayout(networks[0], self.shape)
+        self.parameters, self.exp_avg, self.exp_avg_sq = torch.zeros(3, num_agents, self.layout.num_floats)
+        self.adam_step = torch.zeros(num_agents)
+        for name, view in self.layout.views(self.parameters).items():
+            for k, agent in enumerate(self.agents):
+                p = dict(networks[agent].named_parameters())[name].detach()
+                view[k] = p + 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(len(name) + agent))
+        column, row = torch.arange(case.features), torch.arange(case.num_envs).unsqueeze(1)
+        first = torch.cat([0.1 * (agent - 0.3 * row + 0.1 * column) for agent in self.agents])
+        self.env = {"state": first, "start": torch.zeros(rows, dtype=torch.int32), "final_obs": torch.zeros_like(first)}
+        self.obs = torch.zeros_like(first)
+        self.statistics = {name: torch.zeros(rows) for name in ("running_return", "running_length", "last_return")}
+        self.fault, self.stopped_at = torch.zeros(num_agents, dtype=torch.int64), torch.full((num_agents,), -1)
+        settings = SETTINGS | {"learning_rate": case.learning_rate}
+        self.settings = {name: torch.tensor([x[k] for k in self.agents], dtype=torch.float64) for name, x in settings.items()}
+        self.iteration = 0
+
+    def run(self, iterations: int = 1, num_updates: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (metrics, records, gradient)."""
+        case, shape, num_agents = self.case, self.shape, len(self.agents)
+        metrics = torch.full((iterations, 10, num_agents), math.nan)
+        records = torch.full((num_agents, shape.num_samples, shape.record_size), math.nan)
+        gradient, samples = torch.zeros_like(self.parameters), torch.zeros(num_agents, shape.sample_bytes // 4)
+        seeds = {"action_seeds": ACTION_SEEDS, "order_seeds": ORDER_SEEDS}
+        bounds = {}
+        if isinstance(case.space, Box):
+            bounds = {"low": torch.from_numpy(case.space.low), "high": torch.from_numpy(case.space.high)}
+        self.launch(
+            (num_agents,), parameters=self.parameters, exp_avg=self.exp_avg, exp_avg_sq=self.exp_avg_sq,
+            adam_step=self.adam_step, **self.settings, **self.statistics, **bounds,
+            **{f"env_{name}": x for name, x in self.env.items()},
+            **{name: torch.tensor([x[k] for k in self.agents]) for name, x in seeds.items()},
+            clock=torch.tensor(self.iteration * case.num_steps, dtype=torch.int32), obs=self.obs,
+            final_obs=self.env["final_obs"], metrics=metrics, fault=self.fault, stopped_at=self.stopped_at, gradient=gradient,
+            records=records, samples=samples, first_iteration=self.iteration, num_iterations=iterations, anneal_iterations=10,
+            num_updates=shape.num_updates if num_updates is None else num_updates, num_agents=num_agents, max_grad_norm=0.5,
+        )  # fmt: skip
+        self.iteration += iterations
+        return metrics, records, gradient
+
+    def views(self, flat: Tensor, k: int) -> dict[str, Tensor]:
+        """Returns the tensors of agent k by name, (1, ...) in float64."""
+        return {name: view[k : k + 1].double() for name, view in self.layout.views(flat).items()}
+
+    def outputs(self, views: dict[str, Tensor], part: str, obs: Tensor) -> Tensor:
+        """Returns the outputs of the "actor" or the "critic" with these parameters."""
+        return evaluate_layers(layers_of(views, part), obs.unsqueeze(0), self.case.activation)[0]
+
+    def policy(self, views: dict[str, Tensor], obs: Tensor) -> Any:
+        """Returns the distribution of the actions, (1, rows)."""
+        outputs = self.outputs(views, "actor", obs).unsqueeze(0)
+        if isinstance(self.case.space, Discrete):
+            return torch.distributions.Categorical(logits=outputs)
+        std = views["log_std"].exp().expand_as(outputs)
+        return torch.distributions.Independent(torch.distributions.Normal(outputs, std), 1)
+
+    def fields(self, records: Tensor) -> tuple[Tensor, ...]:
+        """Returns (log-probability, features, action, advantage, target) of records of an agent, in float64."""
+        d, k, x = self.shape.features, self.shape.action_size, records.double()
+        action = x[:, d + 1 : d + 1 + k] if self.shape.gaussian else x[:, d + 1].long()
+        return x[:, 0], x[:, 1 : d + 1], action, x[:, d + k + 1], x[:, d + k + 2]
+
+    def state_of(self, agent: int) -> list[Tensor]:
+        """Returns copies of all that the next iteration of an agent depends on."""
+        e, k = self.case.num_envs, self.agents.index(agent)
+        rows = [x[k * e : (k + 1) * e] for x in (*self.env.values(), *self.statistics.values())]
+        learned = self.parameters, self.exp_avg, self.exp_avg_sq, self.adam_step, self.fault
+        return [x.clone() for x in (*(x[k] for x in learned), *rows)]
+
+
+def steps_of_env(case: Case, first: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+    """Runs the environments of an agent in float64.
+
+    Returns:
+        Features, rewards, features after the step and before a reset, ends by termination, ends by truncation alone, each
+        (T, E, ...), and the features after the last step.
+    """
+    obs, start, out = first.double(), torch.zeros(case.num_envs), []
+    pushes = action.double().view(case.num_steps, case.num_envs, -1)
+    if isinstance(case.space, Box):
+        pushes = pushes.clamp(-1.0, 1.0)
+    column = torch.arange(case.features)
+    for t in range(case.num_steps):
+        clock = t + 1
+        after = 0.9 * obs + 0.4 * (pushes[t][:, column % pushes.shape[2]] - 0.4) + 0.01 * (column + 1) * (clock % 5)
+        terminated, truncated = torch.full(start.shape, clock % PERIOD == 0), clock - start >= LIMIT
+        ended = terminated | truncated
+        out.append((obs, 3.0 - after[:, 0] - 2.0 * pushes[t][:, 0], after, terminated, truncated & ~terminated))
+        start = torch.where(ended, float(clock), start)
+        obs = torch.where(ended.unsqueeze(1), 0.05 * (column + 1) * (clock % 3 - 1.0), after)
+    return *(torch.stack(x) for x in zip(*out, strict=True)), obs
