@@ -50,6 +50,7 @@ CONDITIONS = {
     "simulator": {"quick": " and not slow", "ci": " and not slow", "all": ""},
     "not simulator": {"quick": " and not slow", "ci": " and not exhaustive", "all": ""},
 }
+OXLINT = ["oxlint", "--deny-warnings", "src/gpuvec/replay"]  # JavaScript
 WORKERS = 2  # each takes about 2 GB of memory
 
 
@@ -160,7 +161,7 @@ def commands(
     if job == "train":
         return [([python, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", *job_arguments], {})]
     if job == "lint":
-        tools = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["lint-imports"])
+        tools = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["lint-imports"], OXLINT)
         tool_commands = [[str(Path(python).parent / tool), *options] for tool, *options in tools]
         return [(command, {}) for command in (*tool_commands, [python, "tools/measure_code.py"])]
     one_thread = {"OMP_NUM_THREADS": "1"}  # otherwise each of two processes would start a thread per core

@@ -263,7 +263,7 @@ def observation(p: Params) -> Observation:
 
 
 def feature_names(p: Params) -> list[str]:
-    others = ("dx", "dy", "speed difference", "acceleration difference", "heading difference", "tagger", "active")
+    others = ("dx", "dy", "d speed", "d acceleration", "d heading", "tagger", "active")
     own = ("own role", "own speed", "own acceleration", "cos of heading", "sin of heading") if p.observe_self else ()
     return [f"{name} {slot}" for name in others for slot in range(observation(p).max_neighbors)] + [*own, "time"]
 

@@ -247,4 +247,4 @@ def test_docs_are_built_with_warnings_as_errors_and_then_their_examples_run(scri
 
 def test_lint_runs_its_tools_from_its_environment(script: ModuleType) -> None:
     tools = [command[0] for command, _ in script.commands("lint", "/somewhere/bin/python", True, [])]
-    assert tools == [f"/somewhere/bin/{tool}" for tool in ("ruff", "ruff", "mypy", "lint-imports", "python")]
+    assert tools == [f"/somewhere/bin/{tool}" for tool in ("ruff", "ruff", "mypy", "lint-imports", "oxlint", "python")]

@@ -305,6 +305,26 @@ def test_pixels_of_cells_and_layouts(opened: Page, games: list[Game]) -> None:
 
 
 @needs_browser
+def test_a_frame_does_not_depend_on_those_before(page: Page, replay: Path) -> None:
+    """In a small picture too, nothing is left of an earlier frame."""
+    read = "return [...document.querySelectorAll('.stage canvas')].map((canvas) => canvas.toDataURL())"
+    metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        pictures = []
+        for frames in ((70,), (0, 30, 70)):
+            page.open(replay)
+            page.api("select(0, 1)")
+            for frame in frames:
+                page.api(f"setFrame({frame})")
+            pictures.append(page.driver.execute_script(read))
+        assert len(pictures[0]) == 6
+        assert pictures[0] == pictures[1]
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@needs_browser
 @pytest.mark.parametrize(
     ("renderer", "script"), [("webgl", ""), ("2d", ""), ("2d", WITHOUT_WEBGL)], ids=["webgl", "software", "no-webgl"]
 )
@@ -400,6 +420,12 @@ def test_modules_are_listed_once_and_after_those_that_they_import() -> None:
     for k, name in enumerate(names := (*BOOT, *MODULES)):
         imports = re.findall(r'from "\./(\w+)\.js"', (PLAYER / f"{name}.js").read_text("utf-8"))
         assert set(imports) <= set(names[:k])
+
+
+def test_modules_are_short_and_legible() -> None:
+    lines = [line for path in PLAYER.glob("*.js") for line in path.read_text("utf-8").splitlines()]
+    assert len(lines) < 1500
+    assert max(map(len, lines)) <= 128
 
 
 def test_header_that_is_not_json_is_refused() -> None:

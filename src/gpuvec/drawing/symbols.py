@@ -15,7 +15,7 @@ def _arc(begin: float, end: float, radius: float, corners: int) -> Outline:
     return radius * np.stack([np.cos(angles), np.sin(angles)], 1)
 
 
-DART = np.array([(1.2, 0.0), (-0.9, 0.8), (-0.45, 0.0), (-0.9, -0.8)])
+DART = np.array([(1.4, 0.0), (-1.0, 0.95), (-0.5, 0.0), (-1.0, -0.95)])
 DROP = np.concatenate([[(1.3, 0.0)], _arc(50.0, 310.0, 0.8, 14)])
 BAR = np.array([(1.0, 0.3), (0.6, 0.7), (-0.8, 0.7), (-0.8, -0.7), (0.6, -0.7), (1.0, -0.3)])
 KITE = np.array([(1.3, 0.0), (0.0, 0.7), (-0.7, 0.0), (0.0, -0.7)])

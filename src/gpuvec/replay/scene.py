@@ -21,7 +21,8 @@ from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.rendering import draw_state
 
 MAX_CURVES = 64  # elements of a field of the state that are shown as curves, if there are no pictures
-PROBABILITY_STEP = 1.0 / 255.0
+MAX_NAMED_AGENTS = 4  # in the text of an event
+PROBABILITY_STEP = 1.0 / 1000.0
 
 
 class Details(NamedTuple):
@@ -144,9 +145,9 @@ def episode_events(episode: Episode) -> list[Event]:
     """Returns the events that any episode has: agents that leave and join, the first number that is not finite, and the end."""
     num_steps, events = len(episode.rewards), []
     for t, agents in _changes_of_activity(episode):
-        events.append(
-            Event(t, "exit", f"inactive: {', '.join(map(str, agents[:8]))}{' ...' if len(agents) > 8 else ''}", agents)
-        )
+        rest = len(agents) - MAX_NAMED_AGENTS
+        text = ", ".join(map(str, agents[:MAX_NAMED_AGENTS])) + (f" and {rest} more" if rest > 0 else "")
+        events.append(Event(t, "exit", f"inactive: {text}", agents))
     for name, values in sorted(episode.states.items()):
         if values.dtype.kind == "f" and not (is_finite := np.isfinite(values.reshape(len(values), -1)).all(1)).all():
             events.append(Event(int(np.argmin(is_finite)), "not_finite", f"{name} is not finite"))

@@ -3,14 +3,26 @@
 const TRAIL_SEGMENTS = 20000; // of all agents in a frame
 const MAX_TRAIL = 32; // frames
 const SELECTED_TRAIL = 60; // frames
-const MIN_RADIUS = 3.2; // CSS pixels
+const MIN_RADIUS = 4; // CSS pixels
 const MIN_RADIUS_OF_MANY = 1.6;
 const RING_GAP = 5; // CSS pixels
+const MAX_DENSITY = 0.5; // radii in the mean distance of agents
 export const MANY_AGENTS = 2000;
+
+/** Clears a canvas, and returns its context, which takes pixels of the picture. */
+export function clearCanvas(canvas, scale) {
+  const context = canvas.getContext("2d");
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  return context;
+}
 
 /** Returns the radius of symbols in pixels of the picture; `pixel` is the size of a CSS pixel there. */
 export function symbolRadius(scene, pixel) {
-  return Math.max(scene.header.agents.radius, pixel * (scene.numAgents > MANY_AGENTS ? MIN_RADIUS_OF_MANY : MIN_RADIUS));
+  const { width, height, agents } = scene.header;
+  const largest = MAX_DENSITY * Math.sqrt((width * height) / scene.numAgents);
+  return Math.max(Math.min(agents.radius, largest), pixel * (scene.numAgents > MANY_AGENTS ? MIN_RADIUS_OF_MANY : MIN_RADIUS));
 }
 
 /** Draws a symbol: filled with an outline in the colour of the paper, or hollow and grey if it is inactive. */
@@ -22,7 +34,7 @@ export function drawSymbol(context, scene, role, colours, isActive, x, y, radius
   for (const [u, v] of symbols[role]) context.lineTo(x + cos * u - sin * v, y - sin * u - cos * v);
   context.closePath();
   context.lineJoin = "round";
-  context.lineWidth = 0.26 * radius;
+  context.lineWidth = (isActive ? 0.26 : 0.2) * radius;
   context.strokeStyle = isActive ? colours.paper : colours.inactive;
   context.stroke();
   context.fillStyle = colours.roles[role];
@@ -32,16 +44,15 @@ export function drawSymbol(context, scene, role, colours, isActive, x, y, radius
 /** Draws agents as paths, which are smooth, and slow for very many. */
 export class PathRenderer {
   constructor(canvas, scene) {
-    Object.assign(this, { canvas, scene, context: canvas.getContext("2d") });
+    Object.assign(this, { canvas, scene });
   }
 
   /** Draws a frame. `view` has the pixels of the canvas in a pixel of the picture, the radius of symbols, and colours. */
   draw(frame, { scale, radius, colours }) {
-    const { canvas, scene, context } = this;
+    const { canvas, scene } = this;
+    const context = clearCanvas(canvas, scale);
     const { x, y, heading, role } = scene.agents;
     const [xs, ys, roles, headings] = [x.row(frame), y.row(frame), role.row(frame), heading?.row(frame)];
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, canvas.width, canvas.height);
     // Inactive agents are drawn first, so that they cover no others.
     for (const isActive of [false, true]) {
       for (let agent = 0; agent < xs.length; agent++) {
@@ -70,7 +81,7 @@ function traceSegments(context, scene, frame, isShown) {
 /** Draws the ways that agents came in the last frames, which fade with their age. */
 export function drawTrails(context, scene, frame, colours, radius) {
   const length = Math.min(frame, Math.max(2, Math.min(MAX_TRAIL, Math.floor(TRAIL_SEGMENTS / scene.numAgents))));
-  context.lineCap = scene.numAgents > MANY_AGENTS ? "butt" : "round";
+  context.lineCap = "butt"; // Round ends of transparent lines would be dots where the lines meet.
   for (let age = length - 1; age >= 0; age--) {
     const share = 1 - age / length;
     const roles = scene.agents.role.row(frame - age);
@@ -127,5 +138,5 @@ export function drawSelection(context, scene, frame, agent, colours, pixel) {
   context.setLineDash([]);
   context.globalAlpha = 1;
   drawRing(context, position, gap, 4.5 * pixel, colours.paper);
-  drawRing(context, position, gap, 2 * pixel, colours.selection);
+  drawRing(context, position, gap, 2 * pixel, colours.ink);
 }

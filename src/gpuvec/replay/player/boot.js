@@ -9,8 +9,7 @@ async function startPlayer() {
   return window.gpuvecReplay.ready;
 }
 
-const parsed = new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve));
-const ready = parsed.then(startPlayer);
+const ready = new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve)).then(startPlayer);
 ready.catch(showProblem);
 /** The script of the player adds all that tests and scripts use. */
 window.gpuvecReplay = { ready };

@@ -61,8 +61,9 @@ export class Chart {
   rules() {
     const [low, high] = this.range;
     const isFar = (value) => [low, high].every((end) => Math.abs(this.y(value) - this.y(end)) > LABEL_GAP);
+    const digits = Math.min(3 + Math.floor(Math.log10(Math.max(-low, high) / (high - low))), 6);
     return [...new Set([low, high, low < 0 && high > 0 && isFar(0) ? 0 : low])].map((value) => {
-      const rule = el("div", { className: "rule" }, el("span", {}, formatNumber(Number(value.toPrecision(3)))));
+      const rule = el("div", { className: "rule" }, el("span", {}, formatNumber(value, digits)));
       rule.style.top = `${this.y(value)}%`;
       return rule;
     });

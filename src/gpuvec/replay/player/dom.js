@@ -19,14 +19,14 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Returns a number with three significant digits. */
-export function formatNumber(value) {
+/** Returns a number with three significant digits, and one after the point at least. */
+export function formatNumber(value, digits = 3) {
   if (!Number.isFinite(value)) return "NaN";
   const size = Math.abs(value);
   const isExponential = size >= 1e6 || (size < 1e-3 && size > 0);
   const text = isExponential
     ? value.toExponential(1).replace(".0e", "e").replace("e+", "e")
-    : String(Number(size >= 100 ? value.toFixed(1) : value.toPrecision(3)));
+    : String(Number(value.toPrecision(Math.max(digits, Math.floor(Math.log10(size || 1)) + 2))));
   return text.replaceAll("-", "−");
 }
 

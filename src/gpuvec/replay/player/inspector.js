@@ -60,7 +60,7 @@ export class Inspector {
     const [name, about] = [el("h2"), el("p", { className: "muted" })];
     this.parts.push((frame) => {
       setText(name, scene.nameOf(agent, frame));
-      setText(about, `Scene ${scene.index + 1}: ${scene.header.title}${scene.isActive(agent, frame) ? "" : " · inactive"}`);
+      setText(about, `${scene.title}${scene.isActive(agent, frame) ? "" : " · inactive"}`);
     });
     const button = (title, text, other) =>
       el("button", { className: "plain", title, onclick: () => this.onselect(other) }, text);

@@ -30,8 +30,7 @@ export async function inflate(id) {
   if (typeof DecompressionStream === "undefined") {
     throw new ReplayProblem(
       "This browser is too old for replays",
-      "It cannot decompress data (DecompressionStream is missing). Chrome and Edge have this since version 80, Safari since " +
-        "16.4 and Firefox since 113.",
+      "It cannot decompress data. Chrome and Edge can since version 80, Safari since 16.4, and Firefox since 113.",
     );
   }
   const stream = new DecompressionStream("deflate");

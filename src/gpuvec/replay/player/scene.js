@@ -43,6 +43,8 @@ export class Scene {
   constructor(header, index, data) {
     Object.assign(this, { header, index, data, fields: new Map(), numFrames: header.num_frames });
     if (!Number.isInteger(this.numFrames) || this.numFrames < 1) throw damaged(`Scene ${index + 1} has no frames.`);
+    // Scenes without a title of their own have that of their policy.
+    this.title = header.title === header.env && header.policy ? header.policy : header.title ?? header.env;
     this.events = (header.events ?? []).map((event) => ({ agents: [], text: event.kind, ...event, scene: index }));
     this.details = header.details ?? { agents: [] };
     this.rewards = this.field(header.rewards); // (T - 1, A)

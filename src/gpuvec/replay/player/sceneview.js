@@ -1,6 +1,6 @@
 // A scene in the page: its picture, the legend of its agents, and its curves.
 
-import { drawSelection, drawSymbol, drawTrails, MANY_AGENTS, PathRenderer, symbolRadius } from "./agents.js";
+import { clearCanvas, drawSelection, drawSymbol, drawTrails, MANY_AGENTS, PathRenderer, symbolRadius } from "./agents.js";
 import { Chart, rangeOf } from "./chart.js";
 import { el, setText } from "./dom.js";
 import { drawMarks, isConstant } from "./marks.js";
@@ -10,6 +10,7 @@ import { COLOURS, sceneColours } from "./theme.js";
 
 const PICK_RADIUS = 16; // CSS pixels
 const MAX_PIXEL_RATIO = 3;
+const MAX_TRAIL_RADIUS = 6; // CSS pixels: trails are not as wide as large symbols
 const MAX_ELEMENTS = 6; // curves of a field of the state; of more elements the mean is shown
 const LEGEND_SIZE = 18; // CSS pixels
 
@@ -29,16 +30,14 @@ export class SceneView {
   }
 
   header() {
-    const { scene, player } = this;
-    const { title, env, policy, seed, row } = scene.header;
-    const isCommon = player.scenes.every(({ header }) => header.env === env);
+    const { env, policy, seed, row } = this.scene.header;
     const number = (name, value) => ((value ?? null) === null ? null : `${name} ${value}`);
-    const facts = [isCommon ? null : env, policy, number("seed", seed), number("row", row)];
-    const about = facts.filter((fact) => fact && fact !== title).join(" · ");
+    const facts = [env, policy, number("seed", seed), number("row", row)];
+    const about = facts.filter((fact) => fact && fact !== this.scene.title).join(" · ");
     this.badge = el("span", { className: "badge", hidden: true }, "ended");
     return el("header", {},
-      el("span", { className: "number" }, `${scene.index + 1}`),
-      el("div", { className: "title" }, el("h2", {}, title ?? env), el("p", { className: "muted" }, about)),
+      el("span", { className: "number" }, `${this.scene.index + 1}`),
+      el("div", { className: "title" }, el("h2", {}, this.scene.title), el("p", { className: "muted" }, about)),
       this.badge);
   }
 
@@ -162,11 +161,11 @@ export class SceneView {
     const hasTrails = player.showTrails && layout.hasAgents;
     const background = isConstant(scene, layout, layout.before) ? layout.layout : frame;
     if (hasTrails || background !== this.background) {
-      const context = this.clear(below);
+      const context = clearCanvas(below, view.scale);
       context.fillStyle = colours.paper;
       context.fillRect(0, 0, scene.header.width, scene.header.height);
       drawMarks(context, scene, layout, layout.before, colours, pixel);
-      if (hasTrails) drawTrails(context, scene, frame, colours, view.radius);
+      if (hasTrails) drawTrails(context, scene, frame, colours, Math.min(view.radius, MAX_TRAIL_RADIUS * pixel));
     }
     this.background = hasTrails ? null : background;
     if (renderer) renderer.canvas.hidden = !layout.hasAgents;
@@ -175,29 +174,19 @@ export class SceneView {
     const isEmpty = !layout.after.length && selected === null;
     if (isEmpty && this.isAboveEmpty) return;
     this.isAboveEmpty = isEmpty;
-    const context = this.clear(above);
+    const context = clearCanvas(above, view.scale);
     drawMarks(context, scene, layout, layout.after, colours, pixel);
     if (selected !== null) drawSelection(context, scene, frame, selected, colours, pixel);
-  }
-
-  /** Returns the context of a canvas, which is cleared and takes pixels of the picture. */
-  clear(canvas) {
-    const context = canvas.getContext("2d");
-    const { scale } = this.view;
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    return context;
   }
 
   /** Writes how many agents of each role are active. */
   drawCounts(frame) {
     if (!this.roles) return;
     const [roles, active] = [this.scene.agents.role.row(frame), this.scene.agents.active?.row(frame)];
-    const [counts, totals] = [this.roles.map(() => 0), this.roles.map(() => 0)];
-    for (let agent = 0; agent < roles.length; agent++) {
-      totals[roles[agent]] += 1;
-      if (!active || active[agent]) counts[roles[agent]] += 1;
-    }
-    this.roles.forEach(({ count }, role) => setText(count, active ? `${counts[role]} / ${totals[role]}` : `${totals[role]}`));
+    this.roles.forEach(({ count }, role) => {
+      const total = roles.filter((other) => other === role).length;
+      const left = roles.filter((other, agent) => other === role && active?.[agent]).length;
+      setText(count, active ? `${left} / ${total}` : `${total}`);
+    });
   }
 }

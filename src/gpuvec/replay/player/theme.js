@@ -47,7 +47,7 @@ export function sceneColours(scene) {
   return {
     paper: isOnDark ? format(DARK_PAPER) : "#ffffff",
     ink: isOnDark ? "#ffffff" : "#111318",
-    inactive: isOnDark ? "#868c98" : "#8a8f98",
+    inactive: isOnDark ? "#6d7380" : "#a9adb5",
     palette: (scene.header.palette ?? []).map(adapt),
     roles: (scene.header.agents?.colours ?? []).map(adapt),
   };
