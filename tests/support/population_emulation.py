@@ -40,14 +40,16 @@ extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* fiel
 }
 extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32*, float* fields, int*,
     const Component* action, float* row, float* reward) {
-    for (int k = 0; k < D; k++)
-        fields[k] = 0.9f * fields[k] + 0.4f * ((float)action[k % K] - 0.4f) + 0.01f * (k + 1) * (clock % 5);
-    *reward = fields[0] > 50.0f ? NAN : 3.0f - fields[0] - 2.0f * action[0];
+    for (int k = 0; k < D; k++) {
+        const float push = GAUSSIAN ? (float)action[k % K] : (float)((int)action[0] % 3);
+        fields[k] = 0.9f * fields[k] + 0.4f * (push - 0.4f) + 0.01f * (k % 8 + 1) * (clock % 5);
+    }
+    *reward = fields[0] > 50.0f ? NAN : 3.0f - fields[0] - 2.0f * (GAUSSIAN ? (float)action[0] : (float)((int)action[0] % 3));
     const int end = (clock % PERIOD == 0 ? 1 : 0) | (clock - *start >= LIMIT ? 2 : 0);
     if (end) *start = clock;
     for (int k = 0; k < D && end; k++) {
         ((float*)batch[2])[at * D + k] = fields[k];
-        fields[k] = 0.05f * (k + 1) * (clock % 3 - 1.0f);
+        fields[k] = 0.05f * (k % 8 + 1) * (clock % 3 - 1.0f);
     }
     for (int k = 0; k < D; k++) row[k] = fields[k];
     return end;
@@ -98,8 +100,8 @@ class Case:
 CASES = {
     "two actions": Case(Discrete(2), 4, (0.004, 0.03), num_envs=4),
     "gaussian": Case(Box(-1.0, 1.0, (2,)), 3, (0.02, 0.015), clip_value=False),
-    "relu, one layer, smaller": Case(Discrete(3), 6, (0.004, 0.03), (32,), "relu"),
-    "five actions, wide, passes": Case(Discrete(5), 17, (0.03, 0.03), (48, 32), num_minibatches=1, num_steps=96),
+    "relu, one layer, smaller": Case(Discrete(3), 6, (0.025, 0.04), (32,), "relu", num_envs=4),
+    "nine actions, wide, passes": Case(Discrete(9), 9, (0.04, 0.04), (48, 32), num_envs=8, num_steps=48),
 }
 
 
@@ -108,7 +110,8 @@ def compile_env_functions(shape: PopulationShape, constants: dict[str, int | str
     from cuda.core import Program, ProgramOptions
 
     component = "float" if shape.gaussian else "int"
-    macros = constants | {"D": shape.features, "K": shape.action_size, "NAN": "__int_as_float(0x7FC00000)"}
+    macros = constants | {"D": shape.features, "K": shape.action_size, "GAUSSIAN": int(shape.gaussian)}
+    macros["NAN"] = "__int_as_float(0x7FC00000)"
     lines = [f"#define {name} {value}" for name, value in macros.items()]
     lines += ["typedef unsigned u32; typedef unsigned long long u64; typedef long long i64;", f"typedef {component} Component;"]
     options = ProgramOptions(arch="sm_90", link_time_optimization=True, relocatable_device_code=True)
@@ -169,7 +172,7 @@ class Emulation:
                 p = dict(networks[agent].named_parameters())[name].detach()
                 view[k] = p + 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(len(name) + agent))
         column, row = torch.arange(case.features), torch.arange(case.num_envs).unsqueeze(1)
-        first = torch.cat([0.1 * (agent - 0.3 * row + 0.1 * column) for agent in self.agents])
+        first = torch.cat([0.1 * (agent - 0.3 * row + 0.1 * (column % 8)) for agent in self.agents])
         self.env = {"state": first, "start": torch.zeros(rows, dtype=torch.int32), "final_obs": torch.zeros_like(first)}
         self.obs = torch.zeros_like(first)
         self.statistics = {name: torch.zeros(rows) for name in ("running_return", "running_length", "last_return")}
@@ -240,15 +243,15 @@ def steps_of_env(case: Case, first: Tensor, action: Tensor) -> tuple[Tensor, ...
     """
     obs, start, out = first.double(), torch.zeros(case.num_envs), []
     pushes = action.double().view(case.num_steps, case.num_envs, -1)
-    if isinstance(case.space, Box):
-        pushes = pushes.clamp(-1.0, 1.0)
+    pushes = pushes.clamp(-1.0, 1.0) if isinstance(case.space, Box) else pushes % 3
     column = torch.arange(case.features)
+    size = column % 8 + 1
     for t in range(case.num_steps):
         clock = t + 1
-        after = 0.9 * obs + 0.4 * (pushes[t][:, column % pushes.shape[2]] - 0.4) + 0.01 * (column + 1) * (clock % 5)
+        after = 0.9 * obs + 0.4 * (pushes[t][:, column % pushes.shape[2]] - 0.4) + 0.01 * size * (clock % 5)
         terminated, truncated = torch.full(start.shape, clock % PERIOD == 0), clock - start >= LIMIT
         ended = terminated | truncated
         out.append((obs, 3.0 - after[:, 0] - 2.0 * pushes[t][:, 0], after, terminated, truncated & ~terminated))
         start = torch.where(ended, float(clock), start)
-        obs = torch.where(ended.unsqueeze(1), 0.05 * (column + 1) * (clock % 3 - 1.0), after)
+        obs = torch.where(ended.unsqueeze(1), 0.05 * size * (clock % 3 - 1.0), after)
     return *(torch.stack(x) for x in zip(*out, strict=True)), obs

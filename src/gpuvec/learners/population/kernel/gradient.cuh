@@ -158,16 +158,17 @@ template <bool ADD> __device__ __forceinline__ void add_gradient(const Batch& b,
     }
     const Lane l;
     const Operands o(shared.networks[l.network], l);
-    fence_products();
+    u32 left[TILES][OUTPUT_STEPS][4];
 #pragma unroll
-    for (int i = 0; i < TILES; i++) {
-        u32 left[OUTPUT_STEPS][4];
+    for (int i = 0; i < TILES; i++)
 #pragma unroll
         for (int q = 0; q < 2 * OUTPUT_STEPS; q++)
 #pragma unroll
-            for (int r = 0; r < 2; r++) left[q / 2][q % 2 * 2 + r] = 8 * q < PADDED_OUTPUTS ? dz[q < Z / 8 ? q : 0][2 * i + r] : 0;
-        multiply_fragments<false, OUTPUT_STEPS>(by_last[i], left, o.edge(OUTPUT_COLUMNS)), commit_products();
-    }
+            for (int r = 0; r < 2; r++) left[i][q / 2][q % 2 * 2 + r] = 8 * q < PADDED_OUTPUTS ? dz[q < Z / 8 ? q : 0][2 * i + r] : 0;
+    fence_products();
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+        multiply_fragments<false, OUTPUT_STEPS>(by_last[i], left[i], o.edge(OUTPUT_COLUMNS)), commit_products();
 #pragma unroll
     for (int q = 0; q < Z / 8; q++) o.store_columns_transposed(AT_DZ + 1024 * q, DZ_BYTES, dz[q]);
 #pragma unroll

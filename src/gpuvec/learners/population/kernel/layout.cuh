@@ -100,7 +100,8 @@ struct SharedMemory {
     alignas(16) char samples[SAMPLES_IN_SHARED ? sizeof(Samples) : 16];
     alignas(16) StepFactors step_factors[UPDATES];
     float advantage_mean[UPDATES], advantage_scale[UPDATES];
-    float squared_norms[8], terms[2][NUM_TERMS], norm_sum;
+    float squared_norms[2][8],  // of each warp, of even and odd updates: no warp overwrites what another has not read
+         terms[2][NUM_TERMS], norm_sum;
     Settings settings;
     Episode episodes[ENVS];
     int is_rollout_nonfinite, is_value_nonfinite;

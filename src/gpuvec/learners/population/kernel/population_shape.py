@@ -96,7 +96,7 @@ class PopulationShape(NamedTuple):
 
     def _shared_bytes(self, sample_bytes: int) -> int:
         factors = self.num_updates * (16 + 8)  # of Adam's steps, and means and scales of advantages
-        return _round_up(2 * self._network_bytes + sample_bytes + factors + (8 + 8 + 1 + 9) * 4 + self.num_envs * 24 + 8, 1024)
+        return _round_up(2 * self._network_bytes + sample_bytes + factors + (16 + 8 + 1 + 9) * 4 + self.num_envs * 24 + 8, 1024)
 
     @property
     def _network_bytes(self) -> int:

@@ -26,19 +26,17 @@ constexpr bool TWO_ACTIONS = !GAUSSIAN && OUTPUTS == 2;  // the difference of th
 constexpr int SUMS = TWO_ACTIONS ? 1 : OUTPUTS;          // sums over a warp in each step
 constexpr int WORDS = GAUSSIAN ? 2 * K : 1, DRAWS = GAUSSIAN ? K : 1;  // random words, and numbers made of them, of a step
 
-// x summed over a warp as integers, in units of 2^-18: the bits of 48 + x count them if |x| < 16.
+// x summed over a warp as integers, in units of 2^-18: the bits of 48 + x count them if |x| < 16. Otherwise floats are added.
 __device__ __forceinline__ void sum_over_warp_fixed(float (&x)[SUMS]) {
-    float largest = 0.0f;
+    float largest = 0.0f, sum[SUMS];
 #pragma unroll
-    for (int k = 0; k < SUMS; k++) largest = fmaxf(largest, fabsf(x[k]));
-    if (__all_sync(~0u, largest < 16.0f)) {
-#pragma unroll
-        for (int k = 0; k < SUMS; k++)
-            x[k] = (float)(int)(sum_words_over_warp(__float_as_uint(x[k] + 48.0f)) - 32u * 0x42400000u) * (1.0f / 262144.0f);
-    } else {
-#pragma unroll
-        for (int k = 0; k < SUMS; k++) x[k] = sum_over_warp(x[k]);
+    for (int k = 0; k < SUMS; k++) {
+        largest = fmaxf(largest, fabsf(x[k]));
+        sum[k] = (float)(int)(sum_words_over_warp(__float_as_uint(x[k] + 48.0f)) - 32u * 0x42400000u) * (1.0f / 262144.0f);
     }
+    const bool is_small = __all_sync(~0u, largest < 16.0f);
+#pragma unroll
+    for (int k = 0; k < SUMS; k++) x[k] = is_small ? sum[k] : sum_over_warp(x[k]);
 }
 
 // The actor for one row, distributed over a warp.
@@ -197,7 +195,7 @@ __device__ __forceinline__ void run_rollout(const Batch& b, SharedMemory& shared
     for (int first = 0; first < STEPS; first += 32) {
         ActionDraws draws;
         draws.draw(seed, iteration, first + l.lane, e);
-#pragma unroll 1
+#pragma unroll 2
         for (int j = 0; j < 32 && first + j < STEPS; j++) {
             float z[SUMS], record[RECORD] = {}, reward;
             Component action[K];

@@ -93,10 +93,10 @@ __device__ __forceinline__ void step_small(NetworkMemory& m, const StepFactors& 
 }
 
 // The norm of the gradient over both networks, whose squares the warps have stored.
-__device__ __forceinline__ float gradient_norm(const SharedMemory& shared) {
+__device__ __forceinline__ float gradient_norm(const SharedMemory& shared, int update) {
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 8; i++) sum += shared.squared_norms[i];
+    for (int i = 0; i < 8; i++) sum += shared.squared_norms[update & 1][i];
     return sum * reciprocal_root(fmaxf(sum, SMALLEST_MOMENT)) * (1.0f / BATCH);
 }
 
@@ -133,7 +133,7 @@ __device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& s
     complete(sums.w1), complete(sums.w3), complete(sums.ones);
     if (LAYERS == 2) complete(sums.w2);
     const float squares = sum_over_warp(store_small_gradients(shared.networks[l.network], sums, l));
-    if (l.lane == 0) shared.squared_norms[4 * l.network + l.warp] = squares;
+    if (l.lane == 0) shared.squared_norms[update & 1][4 * l.network + l.warp] = squares;
 }
 
 // Multiplies the moments by the powers of their decays, after `count` updates of a group.
@@ -196,7 +196,7 @@ __device__ __forceinline__ bool run_updates(const Batch& b, SharedMemory& shared
         GradientSums sums;
         compute_gradient(b, shared, k, sums);
         __syncthreads();
-        const float norm = gradient_norm(shared);
+        const float norm = gradient_norm(shared, k);
         is_finite = isfinite(norm);
         if (!is_finite) break;
         add_terms(shared, sums, norm);
