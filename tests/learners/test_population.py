@@ -34,25 +34,32 @@ CARTPOLE = PPOArgs(env="gpuvec/CartPole-v1", clip_value=True, **SMALL)
 PENDULUM = PPOArgs(env="gpuvec/Pendulum-v1", **{**SMALL, "hidden": (16,)}, activation="relu", anneal_lr=False)
 
 
-def population(base: PPOArgs = CARTPOLE, agents: tuple[int, ...] = (0, 1, 2), **settings: Any) -> BatchedPopulation:
-    """Returns a population of some of the three agents."""
+def population(
+    base: PPOArgs = CARTPOLE, agents: tuple[int, ...] = (0, 1, 2), device: str = "cpu", **settings: Any
+) -> BatchedPopulation:
+    """Returns a population of some of the three agents, on a GPU with an iteration as a CUDA graph."""
     columns = {name: [column[k] for k in agents] for name, column in SETTINGS.items()}
     seeds = tuple(SEEDS[k] for k in agents)
-    return BatchedPopulation(PopulationArgs(base, len(agents), seeds, columns, **settings).resolved("cpu"))
+    place = "cuda:0" if device == "cuda" else device
+    args = PopulationArgs(replace(base, device=place), len(agents), seeds, columns, **settings)
+    result = BatchedPopulation(args.resolved(place))
+    if device == "cuda":
+        result.capture()
+    return result
 
 
 def single_training(args: PPOArgs, iterations: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, float]]:
     """Trains one policy, with the order of samples of an agent with its seed; returns its learner and the last metrics."""
-    order = SampleOrder("cpu", [stream_seed(args.seed, MINIBATCHES)], args.steps_per_iteration)
+    order = SampleOrder(args.device, [stream_seed(args.seed, MINIBATCHES)], args.steps_per_iteration)
 
     def sample_order(policy: Any, count: int, epoch: int) -> Any:
-        return order(policy.num_rollouts, epoch, torch.zeros(1, count, dtype=torch.int64))[0]
+        return order(policy.num_rollouts, epoch, torch.zeros(1, count, dtype=torch.int64, device=args.device))[0]
 
     monkeypatch.setattr(PPO, "sample_order", sample_order)
     env = make_env(
-        args.env, args.num_envs or 1, args.params, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1
+        args.env, args.num_envs or 1, args.params, device=args.device, output="torch", autoreset_mode="SameStep", buffers=1
     )  # fmt: skip
-    learner, metrics = make_learner(args, env), dict[str, float]()
+    learner, metrics = make_learner(replace(args, fused=False), env), dict[str, float]()
     for _ in range(iterations):
         learner.iterate()
         metrics = learner.read()
@@ -60,15 +67,16 @@ def single_training(args: PPOArgs, iterations: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("base", [CARTPOLE, PENDULUM, replace(CARTPOLE, target_kl=1e-6)], ids=["discrete", "gaussian", "kl"])
-def test_each_agent_learns_what_a_single_training_learns(base: PPOArgs, monkeypatch: pytest.MonkeyPatch) -> None:
-    agents, iterations = population(base), 4
+def test_each_agent_learns_what_a_single_training_learns(base: PPOArgs, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents, iterations = population(base, device=device), 4
     results = agents.advance(iterations)[-1]
+    tolerance = 1e-6 if device == "cpu" else 1e-5  # a GPU has other matrix products for the two
     state = agents.tensors()
     for k in range(3):
         learner, metrics = single_training(agents.args.agent(k), iterations, monkeypatch)
         saved = learner.state_dict()["policies"]["all"]
         for name, x in saved["network"].items():
-            torch.testing.assert_close(state["parameters"][name][k], x, rtol=0, atol=1e-6)
+            torch.testing.assert_close(state["parameters"][name][k], x, rtol=0, atol=tolerance)
             torch.testing.assert_close(state["exp_avg"][name][k], saved["optimizer"][name]["exp_avg"], rtol=1e-3, atol=1e-6)
         assert state["adam_step"][k] == saved["optimizer"]["body.actor.0.weight"]["step"]
         for name, values in zip(METRICS, results, strict=True):
@@ -91,8 +99,9 @@ def assert_same_bits(state: dict[str, Any], expected: dict[str, Any], k: int, ex
 
 
 @pytest.mark.parametrize("base", [CARTPOLE, PENDULUM], ids=["discrete", "gaussian"])
-def test_an_agent_does_not_depend_on_the_others_nor_on_the_launches(base: PPOArgs) -> None:
-    together, alone, many = population(base), population(base, (0,)), population(base, (0, 2, 1, 1, 2, 1))
+def test_an_agent_does_not_depend_on_the_others_nor_on_the_launches(base: PPOArgs, device: str) -> None:
+    others = (0, *(2, 1, 1, 2, 1) * (1 if device == "cpu" else 60))  # of more than one group
+    together, alone, many = (population(base, agents, device) for agents in ((0, 1, 2), (0,), others))
     results = together.advance(4)
     in_parts = torch.cat([alone.advance(1), alone.advance(3)])
     many.advance(4)

@@ -166,7 +166,7 @@ class BatchedPopulation:
         rows, settings = self._rows, self.state.settings
         self._value.copy_(self._by_row(self._networks.values(self._by_agent(rows.obs))))
         self._compute_final_values()
-        scale = settings["reward_scale"].float().repeat_interleave(self._num_envs)
+        scale = settings["reward_scale"].float().unsqueeze(1).expand(-1, self._num_envs).flatten()
         discount = settings["gamma"]
         factors = torch.stack([discount, discount * settings["gae_lambda"]], 1).float()
         inputs = rows.reward * scale, self._value, self._final_value, rows.terminated, rows.ended
