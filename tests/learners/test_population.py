@@ -66,7 +66,14 @@ def single_training(args: PPOArgs, iterations: int, monkeypatch: pytest.MonkeyPa
     return learner, metrics
 
 
-@pytest.mark.parametrize("base", [CARTPOLE, PENDULUM, replace(CARTPOLE, target_kl=1e-6)], ids=["discrete", "gaussian", "kl"])
+NORMALIZED = replace(CARTPOLE, normalize=True)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [CARTPOLE, PENDULUM, NORMALIZED, replace(CARTPOLE, target_kl=1e-6)],
+    ids=["discrete", "gaussian", "normalized", "kl"],
+)
 def test_each_agent_learns_what_a_single_training_learns(base: PPOArgs, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     agents, iterations = population(base, device=device), 4
     results = agents.advance(iterations)[-1]
@@ -75,7 +82,10 @@ def test_each_agent_learns_what_a_single_training_learns(base: PPOArgs, device: 
     for k in range(3):
         learner, metrics = single_training(agents.args.agent(k), iterations, monkeypatch)
         saved = learner.state_dict()["policies"]["all"]
-        for name, x in saved["network"].items():
+        network = saved["network"]
+        for name, x in state.get("normalizer", {}).items():
+            torch.testing.assert_close(x[k], network.pop(f"normalizer.{name}"))
+        for name, x in network.items():
             torch.testing.assert_close(state["parameters"][name][k], x, rtol=0, atol=tolerance)
             torch.testing.assert_close(state["exp_avg"][name][k], saved["optimizer"][name]["exp_avg"], rtol=1e-3, atol=1e-6)
         assert state["adam_step"][k] == saved["optimizer"]["body.actor.0.weight"]["step"]
@@ -110,8 +120,8 @@ def test_an_agent_does_not_depend_on_the_others_nor_on_the_launches(base: PPOArg
         assert_same_bits(other.tensors(), together.tensors(), k, expected_k)
 
 
-def test_it_continues_bit_for_bit_from_a_saved_state() -> None:
-    first, second = population(), population()
+def test_it_continues_bit_for_bit_from_a_saved_state(device: str) -> None:
+    first, second = population(NORMALIZED, device=device), population(NORMALIZED, device=device)
     first.advance(2)
     saved = first.state_dict()
     expected = first.advance(2)
@@ -122,7 +132,7 @@ def test_it_continues_bit_for_bit_from_a_saved_state() -> None:
         assert_same_bits(second.tensors(), first.tensors(), k, k)
     for agents in ((2, 0, 1), (0, 1)):
         with pytest.raises(StateError, match="this state is of 3 agents with the seeds"):
-            population(agents=agents).load_state_dict(saved)
+            population(NORMALIZED, agents, device).load_state_dict(saved)
 
 
 def test_parameters_of_the_environment_differ_between_agents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +188,7 @@ def test_more_agents_than_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ({"settings": {"hidden": (1, 2, 3)}}, "hidden cannot differ between agents; learning_rate"),
         ({"seeds": (1, 2, -1)}, "agent 2: seed must be an integer from 0"),
         ({"base": replace(CARTPOLE, hidden=(8, 8, 8))}, r"one or two hidden layers, got \(8, 8, 8\): nearest is \(8, 8\)"),
-        ({"base": replace(CARTPOLE, normalize=True)}, "a population supports normalize=False only, got True"),
+        ({"base": replace(CARTPOLE, shared=True)}, "a population supports shared=False only, got True"),
         ({"params": {"max_episode_steps": (1, 2, 3)}}, "max_episode_steps is in base.params"),
     ],
 )

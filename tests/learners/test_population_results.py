@@ -96,6 +96,15 @@ def test_a_policy_is_the_network_of_its_agent_and_so_is_its_checkpoint(tmp_path:
     assert histories[0].algorithm == "ppo"
 
 
+def test_a_policy_normalizes_observations_as_its_agent() -> None:
+    result = train_population(replace(ARGS, base=replace(BASE, normalize=True)))
+    network, moments = result.policy(1), result.state["tensors"]["normalizer"]
+    assert torch.equal(network.normalizer.mean, moments["mean"][1])
+    assert network.normalizer.count == 3 + 6 * 48
+    saved = result.checkpoint(1)["policies"]["all"]["network"]
+    assert torch.equal(saved["normalizer.var"], moments["var"][1])
+
+
 def test_a_single_training_continues_from_the_checkpoint_of_an_agent() -> None:
     result = trained()
     longer = replace(result.args.agent(2), total_steps=8 * 48)

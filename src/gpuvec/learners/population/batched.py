@@ -31,6 +31,7 @@ from gpuvec.learners.population.memory import agent_bytes, require_population_me
 from gpuvec.learners.population.parameters import ParameterLayout
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.stacked_networks import StackedNetworks
+from gpuvec.learners.population.stacked_normalizer import StackedNormalizer
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.sampling.sampler import ActionSample, Sampler
 from gpuvec.learners.seeds import ACTIONS, stream_seed
@@ -74,6 +75,9 @@ class BatchedPopulation:
         self._networks = StackedNetworks(self.network, self.state, groups, args.base.activation, device)
         self._allocate(padded)
         self._rollout.reset(row_streams(padded))  # type: ignore[arg-type]  # any seed of `VectorEnv.reset`
+        self._normalizer = StackedNormalizer(num_agents, features, device) if args.base.normalize else None
+        if self._normalizer is not None:
+            self._normalizer.update(self._by_agent(self._rows.obs[-1:]))
         self._run = self._iterate
 
     def _allocate(self, padded: PopulationArgs) -> None:
@@ -134,8 +138,17 @@ class BatchedPopulation:
             "obs": self._rows.obs[:-1], "action": self._action, "log_prob": self._log_prob, "value": self._value[:-1],
             "advantage": advantage, "target": target,
         }  # fmt: skip
-        by_agent = {name: self._by_agent(x).flatten(0, 1) for name, x in samples.items()}
-        self._metrics[len(EPISODE_METRICS) :] = self._update(by_agent)
+        by_agent = {name: self._by_agent(x) for name, x in samples.items()}
+        obs = by_agent["obs"]
+        by_agent["obs"] = self._normalized(obs)
+        self._metrics[len(EPISODE_METRICS) :] = self._update({name: x.flatten(0, 1) for name, x in by_agent.items()})
+        # The normaliser does not change during an update, whose probability ratios compare policies at equal observations.
+        if self._normalizer is not None:
+            self._normalizer.update(obs)
+
+    def _normalized(self, obs: Tensor) -> Tensor:
+        """Returns observations (P, B, D) as the networks take them."""
+        return obs if self._normalizer is None else self._normalizer(obs)
 
     def _by_agent(self, x: Tensor) -> Tensor:
         """Returns the rows (T, R, ...) of a rollout as samples (P, T * E, ...)."""
@@ -152,7 +165,7 @@ class BatchedPopulation:
         rollout.begin_rollout()
         for t in range(self.args.base.num_steps):
             obs = self._rows.obs[t].unflatten(0, (-1, self._num_envs))
-            policy = networks.row_policy(networks.outputs(obs))
+            policy = networks.row_policy(networks.outputs(self._normalized(obs)))
             sample = ActionSample(self._action[t], self._log_prob[t], self._entropy)
             policy.draw(self._sampler, self.state.num_rollouts, t, sample)
             rollout.step(t, networks.control(self._action[t]))
@@ -164,7 +177,7 @@ class BatchedPopulation:
     def _estimate(self) -> tuple[Tensor, Tensor]:
         """Computes advantages and targets, (T, R), and writes the metrics of the episodes."""
         rows, settings = self._rows, self.state.settings
-        self._value.copy_(self._by_row(self._networks.values(self._by_agent(rows.obs))))
+        self._value.copy_(self._by_row(self._networks.values(self._normalized(self._by_agent(rows.obs)))))
         self._compute_final_values()
         scale = settings["reward_scale"].float().unsqueeze(1).expand(-1, self._num_envs).flatten()
         discount = settings["gamma"]
@@ -187,12 +200,13 @@ class BatchedPopulation:
         for _ in range(self._rollout.max_truncations):
             step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
             obs = rows.final_obs.gather(0, step.unsqueeze(-1).expand(-1, -1, rows.final_obs.shape[-1])).squeeze(0)
-            value = self._networks.values(obs.unflatten(0, (-1, self._num_envs))).flatten()
+            value = self._networks.values(self._normalized(obs.unflatten(0, (-1, self._num_envs)))).flatten()
             self._final_value.scatter_(0, step, value.unsqueeze(0))
             truncated = truncated.scatter(0, step, False)
 
     def _all_tensors(self) -> dict[str, Any]:
-        return {**self.state.tensors(), **self._rollout.state_tensors()}
+        normalizer = {} if self._normalizer is None else {"normalizer": self._normalizer.tensors()}
+        return {**self.state.tensors(), **self._rollout.state_tensors(), **normalizer}
 
     def tensors(self) -> dict[str, Any]:
         """Returns copies of all tensors that the next iteration depends on, without those of the environment."""

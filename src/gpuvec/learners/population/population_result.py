@@ -56,7 +56,13 @@ class PopulationResult(NamedTuple):
             network = PPO.make_network(self.args.base, env.single_observation_space, env.single_action_space)
         network.to(self.args.base.device)
         load_network(network, self.state["tensors"]["parameters"], k)
+        if network.normalizer is not None:
+            network.normalizer.load_state_dict(self._moments(k))
         return network
+
+    def _moments(self, k: int) -> dict[str, Any]:
+        """The state of the normaliser of agent `k`; empty if observations are not normalised."""
+        return {name: x[k].clone() for name, x in self.state["tensors"].get("normalizer", {}).items()}
 
     def checkpoint(self, k: int) -> dict[str, Any]:
         """Returns the checkpoint of a single training with the settings of agent `k`, in the state of the agent.
@@ -79,7 +85,8 @@ class PopulationResult(NamedTuple):
             checkpoint["env"] = select_rows(env, self.state["env"], range(rows.start, rows.stop))
         policy = checkpoint["policies"][ALL]
         moments = {"exp_avg": tensors["exp_avg"], "exp_avg_sq": tensors["exp_avg_sq"]}
-        for name in policy["network"]:
+        policy["network"] |= {f"normalizer.{name}": x for name, x in self._moments(k).items()}
+        for name in tensors["parameters"]:
             policy["network"][name] = tensors["parameters"][name][k].clone()
             own = {moment: x[name][k].clone() for moment, x in moments.items()}
             policy["optimizer"][name] = {"step": tensors["adam_step"][k].clone(), **own}
