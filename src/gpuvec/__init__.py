@@ -26,6 +26,7 @@ from gpuvec.spec import Bools, Floats, Int8s, Ints, MultiAgentEnv, SingleAgentEn
 if TYPE_CHECKING:
     from gpuvec.episode import fetch_episode
     from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
+    from gpuvec.learners.scaling.autoscale import autoscale
     from gpuvec.vector.env import VectorEnv
     from gpuvec.vector.parallel import ParallelEnv
 
@@ -49,6 +50,7 @@ __all__ = [
     "any_of",
     "argmin_of",
     "assign",
+    "autoscale",
     "count_of",
     "each",
     "fetch_episode",
@@ -67,7 +69,12 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = "0.1.0"
-LAZY_MODULES = {"VectorEnv": "gpuvec.vector.env", "fetch_episode": "gpuvec.episode"}  # they import Numba
+# They import Numba or PyTorch.
+LAZY_MODULES = {
+    "VectorEnv": "gpuvec.vector.env",
+    "autoscale": "gpuvec.learners.scaling.autoscale",
+    "fetch_episode": "gpuvec.episode",
+}
 
 
 def parallel_env(id: str, **kwargs: Any) -> ParallelEnv:

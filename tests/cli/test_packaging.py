@@ -110,7 +110,7 @@ def test_constraints_pin_every_requirement_within_its_range() -> None:
 
 # ---- allowed imports; import-linter checks the layers, but not submodules of other distributions
 
-AUTHORING = set(gpuvec.__all__) - {"VectorEnv", "fetch_episode", "load_policy", "parallel_env"}
+AUTHORING = set(gpuvec.__all__) - {"VectorEnv", "autoscale", "fetch_episode", "load_policy", "parallel_env"}
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +13,8 @@ import tyro
 from gpuvec.cli.env_lookup import find_env_spec, import_env_module
 from gpuvec.cli.population_run import is_population, new_population, resume_population
 from gpuvec.cli.progress import waiting
+from gpuvec.cli.scale_choice import choose_scale
+from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
 from gpuvec.cli.training_run import run_training
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
@@ -52,7 +54,8 @@ def train(
     Ctrl-C stops the training after the current iteration and writes a checkpoint. `gpuvec resume` continues it.
 
     Args:
-        settings: the settings of the algorithm. Those that you do not set are tuned for the environment.
+        settings: the settings of the algorithm. Those that you do not set are tuned for the environment. `--num-envs auto`
+            measures which number of environments, and which length of rollouts, make most steps per second.
         algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), or ddpg (deep deterministic policy
             gradient, for continuous actions). Each has its own settings: `gpuvec train --algorithm ddpg --help` lists them.
         runs: the folder in which the run folder is created.
@@ -72,7 +75,7 @@ def train(
     require_packages(log)
     find_env_spec(settings.env)  # an unknown id fails here, before torch is imported
     if population:
-        refuse_for_population(algorithm, log, live is not None)
+        refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
         return _train_population(settings, population, runs, best)
 
     with waiting("loading PyTorch"):
@@ -80,10 +83,12 @@ def train(
         from gpuvec.learners.environments import policy_roles
         from gpuvec.learners.runs.run_writer import RunWriter
 
-    params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    args = args_class(algorithm)(**{**values, "params": params}).resolved(str(parse_device(settings.device)))
-    policies = dict.fromkeys(policy_roles(args.env, args.params, algorithm), args)
+    args = chosen_settings(settings, args_class(algorithm), tuned(settings.env, settings.device, algorithm))
+    roles = policy_roles(args.env, args.params, algorithm)
+    if is_autoscaled(settings):
+        args = choose_scale(args, roles, settings.num_steps)
+    args = args.resolved(str(parse_device(settings.device)))
+    policies = dict.fromkeys(roles, args)
 
     def open_run() -> RunWriter:
         return RunWriter.new(runs, algorithm, asdict(args), log)
@@ -91,13 +96,14 @@ def train(
     return run_training(policies, open_run, None, checkpoint_every, episodes, live)
 
 
-def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool) -> None:
+def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is_autoscaled: bool) -> None:
     """Refuses options that are for one policy.
 
     Args:
         algorithm: the name of the algorithm.
         log: where metrics would be sent.
         has_live_replays: whether live replays are wanted.
+        is_autoscaled: whether the number of environments is to be measured.
 
     Raises:
         ValueError: such an option is set.
@@ -108,6 +114,8 @@ def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool) ->
         raise ValueError(f"--log {' '.join(log)} is for one policy: the folder of a population has the numbers of all agents.")
     if has_live_replays:
         raise ValueError("--watch is for one policy: watch one of the best agents after the training of the population.")
+    if is_autoscaled:
+        raise ValueError("--num-envs auto is for one policy: give the number of environments of an agent.")
 
 
 def _train_population(settings: TrainingArgs, num_agents: int, runs: Path, best: int) -> int:
@@ -117,9 +125,8 @@ def _train_population(settings: TrainingArgs, num_agents: int, runs: Path, best:
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
 
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    params = {**tuned(settings.env, settings.device).params, **settings.params}
-    base = PPOArgs(**{**values, "params": params})
+    base = chosen_settings(settings, PPOArgs, tuned(settings.env, settings.device))
+    assert isinstance(base, PPOArgs), "the class that was asked for"
     return new_population(PopulationArgs(base, num_agents).resolved(str(parse_device(settings.device))), runs, best)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -12,11 +12,15 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import NUM_ENVS
 
+AUTO = "auto"
+"""In place of the number of environments: measure which number makes most steps per second."""
+
 
 def tuned_settings(**options: Any) -> TrainingArgs:
     """Returns tuned settings, of a class for which `--help` shows the value that replaces a default of None.
 
-    Its `params` are empty, because those on the command line are merged into the tuned ones.
+    Its `params` are empty, because those on the command line are merged into the tuned ones, and its `num_steps` is None unless
+    it is on the command line, because `--num-envs auto` then keeps it. `chosen_settings` has the values in place of these.
 
     Args:
         options: `env`, `device`, `algorithm` and `population`, as far as they are on the command line.
@@ -27,17 +31,47 @@ def tuned_settings(**options: Any) -> TrainingArgs:
         defaults = dataclasses.replace(defaults, num_envs=NUM_ENVS)
     args_class, types = type(defaults), setting_types(type(defaults))
     hints = default_hints(defaults)
+    types |= {"num_envs": int | Literal["auto"] | None, "num_steps": int | None}
     members: dict[str, Any] = {
         "__doc__": args_class.__doc__,
         "__module__": __name__,
         "__annotations__": {
             name: Annotated[types[name], tyro.conf.arg(help_behavior_hint=f"(default: {hint})")] for name, hint in hints.items()
         },
+        "__post_init__": lambda settings: chosen_settings(settings, args_class, defaults) and None,
     }
     members |= {name: dataclasses.field(default_factory=dict) if name == "params" else None for name in hints}
     class_with_hints: type[TrainingArgs] = dataclasses.dataclass(frozen=True)(type(args_class.__name__, (args_class,), members))
     values = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(args_class)}
-    return class_with_hints(**{**values, "params": {}})
+    return class_with_hints(**{**values, "params": {}, "num_steps": None})
+
+
+def chosen_settings(settings: TrainingArgs, args_class: type[TrainingArgs], defaults: TrainingArgs) -> TrainingArgs:
+    """Returns the settings of a command line as those of an algorithm.
+
+    Args:
+        settings: those of the command line.
+        args_class: the class of the settings of the algorithm.
+        defaults: the tuned settings.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(args_class)}
+    if is_autoscaled(settings):
+        values["num_envs"] = None
+    if values["num_steps"] is None:
+        values["num_steps"] = defaults.num_steps
+    return args_class(**{**values, "params": {**defaults.params, **settings.params}})
+
+
+def is_autoscaled(settings: Any) -> bool:
+    """Whether the number of environments on the command line is "auto".
+
+    Args:
+        settings: those of the command line.
+    """
+    return settings.num_envs == AUTO  # type: ignore[no-any-return]  # the class with hints has other types
 
 
 def default_hints(defaults: TrainingArgs) -> dict[str, str]:
@@ -51,8 +85,9 @@ def default_hints(defaults: TrainingArgs) -> dict[str, str]:
     """
     hints = {"params": " ".join(f"{name} {value}" for name, value in defaults.params.items()) or "the environment's own"}
     for name in ("num_envs", "total_steps"):
-        if getattr(defaults, name) is None:
+        if getattr(defaults, name) is None or name == "num_envs":
             hints[name] = resolved_default(defaults, name)
+    hints["num_steps"] = f"{defaults.num_steps}; with --num-envs auto it is measured"
     meanings = {"target_return": "train to the end", "target_kl": "no limit"}
     return hints | {name: meaning for name, meaning in meanings.items() if getattr(defaults, name, 0) is None}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,16 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     """
     limits = [limit for limit in (_system_bytes(root), *_group_bytes(root)) if limit is not None]
     return max(0, min(limits)) if limits else None
+
+
+def peak_resident_bytes() -> int | None:
+    """The largest memory that this process has had since its start, in bytes; None if the system does not report it."""
+    try:
+        resource = importlib.import_module("resource")
+    except ModuleNotFoundError:  # Windows has no such module
+        return None
+    units: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return units if sys.platform == "darwin" else units << 10
 
 
 def _system_bytes(root: Path) -> int | None:

@@ -1,0 +1,1 @@
+"""How many environments, and how long rollouts, make a training fast on a device."""
