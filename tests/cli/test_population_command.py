@@ -48,6 +48,8 @@ def test_it_prints_the_best_agents_whose_folders_are_ordinary_runs(folder: Path,
 
 def test_it_resumes_where_it_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trained(tmp_path)
+    assert main(["runs", str(tmp_path)]) == 0
+    assert re.search(r"gpuvec/CartPole-v1 +population +5 agents +3/3 +5\.0 .* complete", capsys.readouterr().out)
     assert main(["resume", str(path)]) == 1
     assert "is complete, with 3 iterations: give a larger --total-steps" in capsys.readouterr().err
     assert main(["resume", str(path), "--total-steps", "240"]) == 0

@@ -42,7 +42,7 @@ def population(
     seeds = tuple(SEEDS[k] for k in agents)
     place = "cuda:0" if device == "cuda" else device
     args = PopulationArgs(replace(base, device=place), len(agents), seeds, columns, **settings)
-    result = BatchedPopulation(args.resolved(place))
+    result = BatchedPopulation(args.resolved(place), 4 if device == "cpu" else None)
     if device == "cuda":
         result.capture()
     return result

@@ -36,7 +36,7 @@ from gpuvec.learners.ppo import PPO
 from gpuvec.learners.sampling.sampler import ActionSample, Sampler
 from gpuvec.learners.seeds import ACTIONS, stream_seed
 
-GROUP_SIZES = {"cpu": 4, "cuda": 256}
+GROUP_SIZES = {"cpu": 16, "cuda": 256}
 """The number of agents whose matrix products are one operation, by the kind of the device."""
 
 

@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from gpuvec.errors import CheckpointError
@@ -71,7 +72,12 @@ def write_population(folder: RunFolder, result: PopulationResult, num_best: int)
     """
     base = result.args.base
     folder.write(VERSIONS, to_json(collect_versions()))
-    record = {"base": args_to_dict(base), "num_agents": result.args.num_agents, "trained_by": result.path}
+    returns = result.history.final_returns()
+    finite = returns[np.isfinite(returns)]
+    record = {
+        "base": args_to_dict(base), "num_agents": result.args.num_agents, "trained_by": result.path,
+        "iteration": result.state["iteration"], "mean_return": float(finite.mean()) if len(finite) else None,
+    }  # fmt: skip
     folder.write(POPULATION, to_json(record))
     folder.write(POPULATION_HISTORY, history_to_npz(result.history))
     with folder.open_replacement(POPULATION_STATE) as file:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, RESULT, SETTINGS, parse_json
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, POPULATION, RESULT, SETTINGS, parse_json
 
 TAIL_BYTES = 1 << 16  # the number of bytes at the end of metrics.jsonl in which the last metrics are searched
 
@@ -46,8 +46,11 @@ def summarize_runs(folder: Path) -> Iterator[RunSummary]:
     summaries = []
     for path in folder.iterdir():
         with suppress(OSError, CheckpointError), RunFolder(path) as run:
-            if SETTINGS in run.file_names():
+            names = run.file_names()
+            if SETTINGS in names:
                 summaries.append(summarize_run(run))
+            elif POPULATION in names:
+                summaries.append(summarize_population(run))
     yield from sorted(summaries, key=lambda summary: (summary.modification_time, summary.path.name))
 
 
@@ -71,6 +74,31 @@ def summarize_run(run: RunFolder) -> RunSummary:
         mean_return=finite_number(result, "mean_return") if result else finite_number(metrics, "return"),
         modification_time=run.modification_time(METRICS if METRICS in run.file_names() else SETTINGS),
         state=state,
+    )
+
+
+def summarize_population(run: RunFolder) -> RunSummary:
+    """Summarises the folder of a population. In place of a seed it has the number of agents, whose returns are averaged.
+
+    Args:
+        run: the folder.
+    """
+    record = read_record(run, POPULATION)
+    base = record.get("base")
+    settings = base if isinstance(base, dict) else {}
+    iteration, num_agents = finite_number(record, "iteration"), finite_number(record, "num_agents")
+    num_iterations = total_iterations(settings)
+    is_complete = 0 < num_iterations <= iteration
+    return RunSummary(
+        path=run.path,
+        env=str(settings.get("env", "?"))[:80],
+        algorithm=algorithm_in_name(run.path),
+        seed="?" if math.isnan(num_agents) else f"{num_agents:.0f} agents",
+        iteration=0 if math.isnan(iteration) else int(iteration),
+        num_iterations=num_iterations,
+        mean_return=finite_number(record, "mean_return"),
+        modification_time=run.modification_time(POPULATION),
+        state="running" if run.is_locked() else "complete" if is_complete else "stopped" if settings else "damaged",
     )
 
 
