@@ -108,6 +108,39 @@ def test_fused_on_a_cpu_is_refused() -> None:
     make_population(PopulationArgs(base=dataclasses.replace(base, fused="auto")).resolved("cpu")).close()
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_states_are_exchanged_with_batched_operations(env, monkeypatch) -> None:
+    """On a CPU, where launches are recorded."""
+    from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
+    from gpuvec.learners.population.batched import BatchedPopulation
+    from gpuvec.learners.population.kernel import kernel_population
+    from gpuvec.learners.population.kernel.population_kernel import MEMBERS
+
+    launches = []
+    functions = LinkedFunctions((), ("state",), {"NUM_FLOAT_FIELDS": 4, "NUM_INT_FIELDS": 0})
+    monkeypatch.setattr(kernel_population, "link_env", lambda *_: (functions, {"env_state": 5}))
+    monkeypatch.setattr(kernel_population, "make_tensor_launcher", lambda *_: lambda *grid, **members: launches.append(members))
+    sizes = {"num_envs": 2, "num_steps": 64, "num_minibatches": 2, "total_steps": 512, "hidden": (24, 40)}
+    args = PopulationArgs(base=PPOArgs(env=f"gpuvec/{env}", device="cpu", **sizes), num_agents=3).resolved("cpu")
+    first, second = BatchedPopulation(args), BatchedPopulation(args)
+    first.advance(2)
+    population_env = kernel_population.make_population_env(args)
+    shape = kernel_population.make_shape(args, population_env)
+    assert isinstance(shape, PopulationShape)
+    population = kernel_population.KernelPopulation(args, population_env, shape)
+    population.load_state_dict(first.state_dict())
+    second.load_state_dict(population.state_dict())
+    assert torch.equal(first.advance(1).nan_to_num(-1.0), second.advance(1).nan_to_num(-1.0))
+    for name, x in first.tensors()["parameters"].items():
+        assert torch.equal(second.tensors()["parameters"][name], x)
+    assert population.advance(3).shape == (3, 10, 3)
+    members = {*MEMBERS, "env_state"} - {"gradient", "records"}
+    assert launches[0].keys() == (members if env.startswith("Pendulum") else members - {"low", "high"})
+    assert (launches[0]["first_iteration"], population.iteration) == (2, 5)
+    for each in (first, second, population):
+        each.close()
+
+
 # Limits of different lengths, so that episodes end at different steps of a rollout.
 ENVS = {"CartPole-v1": 30, "Pendulum-v1": 25, "Acrobot-v1": 20, "MountainCar-v0": 17, "MountainCarContinuous-v0": 9}
 
