@@ -102,6 +102,7 @@ CASES = {
     "gaussian": Case(Box(-1.0, 1.0, (2,)), 3, (0.02, 0.015), clip_value=False),
     "relu, one layer, smaller": Case(Discrete(3), 6, (0.025, 0.04), (32,), "relu", num_envs=4),
     "nine actions, wide, passes": Case(Discrete(9), 9, (0.04, 0.04), (48, 32), num_envs=8, num_steps=48),
+    "32 actions, 40 features": Case(Discrete(32), 40, (0.015, 0.04), num_envs=2, num_steps=128, num_minibatches=4),
 }
 
 

@@ -11,7 +11,7 @@ constexpr u32 AT_W2 = 0, AT_W2_TRANSPOSED = AT_W2 + sizeof(NetworkMemory::w2),
               AT_EDGE = AT_W2_TRANSPOSED + sizeof(NetworkMemory::w2_transposed), AT_W3 = AT_EDGE + sizeof(NetworkMemory::edge),
               AT_H1 = AT_W3 + sizeof(NetworkMemory::w3), AT_X = AT_H1 + H * 2 * TILE, AT_H2 = AT_H1 + sizeof(Activations::h1),
               AT_D2 = AT_H2 + sizeof(Activations::d1_or_h2),
-              AT_DZ = AT_H1 + (sizeof(Activations) > sizeof(BetweenUpdates) ? sizeof(Activations) : round_up(sizeof(BetweenUpdates), 1024));
+              AT_DZ = AT_H1 + SHARED_UNION_BYTES;
 struct Operands {
     u32 base, wide, narrow;
 
@@ -22,10 +22,6 @@ struct Operands {
         wide = base + ((block >> 1) * 8 + row) * 2 * TILE + column, narrow = base + row * 2 * TILE + column;
     }
     __device__ __forceinline__ u64 tile(u32 offset) const { return descriptor_at(base) + offset / 16; }
-    // 16 columns of the edge tiles from `column` on.
-    __device__ __forceinline__ u64 edge(int column) const {
-        return tile(AT_EDGE) + column / TILE * (H / 8) * NEXT_8_ROWS + column % TILE / 16 * NEXT_16_COLUMNS;
-    }
     // Stores 16 rows of 64 columns transposed to a tile.
     __device__ __forceinline__ void store_transposed(u32 offset, const Fragments& h) const {
 #pragma unroll
@@ -67,7 +63,7 @@ __device__ __forceinline__ void differentiate(
     const Lane l;
     const Samples& samples = samples_of(b, shared);
     const int sample = samples.order[update * BATCH + TILE * (pass * TILES + (TILES == 2 ? l.t >> 1 : 0)) + 16 * l.warp + l.g + 8 * (l.t & 1)];
-    const float *record = samples.records[sample], *tail = shared.networks[l.network].small[0] + TAIL;
+    const float *record = samples.records[sample], *tail = shared.networks[l.network].tail[0];
     float outputs[OUTPUTS], d[Z] = {};
 #pragma unroll
     for (int q = 0; q < PADDED_OUTPUTS / 8; q++)
@@ -115,7 +111,7 @@ __device__ __forceinline__ void forward(
         load_inputs(x[i], samples.records[order[TILE * i]], samples.records[order[TILE * i + 8]], l.t);
     fence_products();
 #pragma unroll
-    for (int i = 0; i < TILES; i++) multiply_fragments<false, X_STEPS>(first[i], x[i], o.edge(0)), commit_products();
+    for (int i = 0; i < TILES; i++) multiply_edge<X_STEPS>(first[i], x[i], o.tile(AT_EDGE), 0), commit_products();
 #pragma unroll
     for (int k = 0; k < X / 8; k++) {
         u32 columns[4];
@@ -128,7 +124,7 @@ __device__ __forceinline__ void forward(
         for (int i = 0; i < TILES; i++) {
             wait_products<TILES - 1>();
             activate(h1[i], first[i]);
-            fence_products(), multiply_fragments<false, 1>(second[i], one, o.edge(BIAS_COLUMN));
+            fence_products(), multiply_edge<1>(second[i], one, o.tile(AT_EDGE), BIAS_COLUMN);
             multiply_fragments<true, 4>(second[i], h1[i], o.tile(AT_W2)), commit_products();
             o.store_transposed(AT_H1 + i * H1_BYTES, h1[i]);
         }
@@ -168,7 +164,7 @@ template <bool ADD> __device__ __forceinline__ void add_gradient(const Batch& b,
     fence_products();
 #pragma unroll
     for (int i = 0; i < TILES; i++)
-        multiply_fragments<false, OUTPUT_STEPS>(by_last[i], left[i], o.edge(OUTPUT_COLUMNS)), commit_products();
+        multiply_edge<OUTPUT_STEPS>(by_last[i], left[i], o.tile(AT_EDGE), OUTPUT_COLUMNS), commit_products();
 #pragma unroll
     for (int q = 0; q < Z / 8; q++) o.store_columns_transposed(AT_DZ + 1024 * q, DZ_BYTES, dz[q]);
 #pragma unroll

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -122,7 +123,7 @@ class KernelPopulation:
         self._final_obs = torch.zeros_like(self._obs)
         self._final_mask = torch.zeros(env.num_envs, dtype=torch.bool, device=device)
         functions, self._env_members = link_env(base_env, self._final_obs, self._final_mask)
-        self._clock = torch.as_tensor(base_env.simulation.buffers["clock"], device=device).view(torch.int32)
+        self._clock = torch.as_tensor(base_env.simulation.buffers["clock"].view(np.int32), device=device)
         self._bounds, starts = bounds_and_starts(base_env.single_action_space, shape.action_size, device)
         self._launch = make_tensor_launcher(population_kernel(shape, functions, starts[0]), parse_device(device))
         samples = 0 if shape.samples_in_shared else args.num_agents * shape.sample_bytes // 4

@@ -4,18 +4,20 @@
 // have 64 units: those of smaller layers have weights that stay 0.
 //
 // Macros: FEATURES, OUTPUTS (of the actor), ACTION_SIZE, GAUSSIAN, LAYERS (hidden layers, 1 or 2), RELU, CLIP_VALUE, ENVS, STEPS,
-// EPOCHS, MINIBATCHES, MAX_TRUNCATIONS (of an environment in a rollout), SAMPLES_IN_SHARED, SAMPLE_BYTES, SHARED_BYTES.
+// EPOCHS, MINIBATCHES, TILES_PER_PASS (processed at a time), MAX_TRUNCATIONS (of an environment in a rollout), SAMPLES_IN_SHARED, SMALL_IN_SHARED, SAMPLE_BYTES,
+// SHARED_BYTES.
 #pragma once
 #include "warpgroup.cuh"
 
 __device__ __forceinline__ constexpr int round_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
 
+__device__ __forceinline__ constexpr int larger(int x, int y) { return x > y ? x : y; }
 __device__ __forceinline__ constexpr int bits_of(int x) { return x > 1 ? 1 + bits_of(x >> 1) : 1; }
 
 constexpr int D = FEATURES, H = 64, K = ACTION_SIZE;
 constexpr int ROWS = ENVS * STEPS, BATCH = ROWS / MINIBATCHES, UPDATES = EPOCHS * MINIBATCHES;
-constexpr int TILES = BATCH == 2 * TILE ? 2 : 1, PASSES = BATCH / (TILES * TILE);  // a pass processes TILES of 64 samples
-static_assert(ROWS % MINIBATCHES == 0 && BATCH % TILE == 0, "a minibatch is a multiple of a tile");
+constexpr int TILES = TILES_PER_PASS, PASSES = BATCH / (TILES * TILE);  // a tile has 64 samples
+static_assert(ROWS % MINIBATCHES == 0 && BATCH % (TILES * TILE) == 0, "a minibatch is a multiple of a pass");
 constexpr int THREADS = 256, NETWORK_THREADS = 128;
 
 // An input has a one in column 0, whose weights are the first biases, then the features, and zeros.
@@ -27,9 +29,9 @@ constexpr int OUTPUT_STEPS = (OUTPUTS + 15) / 16, PADDED_OUTPUTS = round_up(OUTP
 // The small parameters: columns of 64 units with the first biases, the first weights of each feature, the second biases, and the
 // last weights of each output; then the tail, the last biases and the logarithms of the standard deviations.
 constexpr int SECOND_BIAS = D + 1, LAST_WEIGHTS = D + LAYERS, COLUMNS = LAST_WEIGHTS + OUTPUTS;
-constexpr int TAIL = COLUMNS * H, SMALL = TAIL + round_up(DERIVATIVES, 4), SMALL_SLOTS = (TAIL + NETWORK_THREADS - 1) / NETWORK_THREADS;
+constexpr int TAIL = COLUMNS * H, TAIL_SIZE = round_up(DERIVATIVES, 4), SMALL_SLOTS = (TAIL + NETWORK_THREADS - 1) / NETWORK_THREADS;
 // A network in global memory: the small parameters, then the second weights, a row for each output of the layer.
-constexpr int SECOND_WEIGHTS = SMALL, NETWORK_SIZE = SMALL + (LAYERS == 2 ? H * H : 0), AGENT_SIZE = 2 * NETWORK_SIZE;
+constexpr int SECOND_WEIGHTS = TAIL + TAIL_SIZE, NETWORK_SIZE = SECOND_WEIGHTS + (LAYERS == 2 ? H * H : 0), AGENT_SIZE = 2 * NETWORK_SIZE;
 constexpr int OWNED = LAYERS == 2 ? 32 : 0;  // second weights of a thread
 
 // A sample: log-probability, features, action, advantage and target. Until the advantages are known, the last two are the reward
@@ -46,6 +48,7 @@ constexpr int OUTPUT_COLUMNS = 16 * X_STEPS, BIAS_COLUMN = OUTPUT_COLUMNS + 16 *
 
 constexpr float LOG_SQRT_TWO_PI = 0.918938533f;
 constexpr int GRADIENT_PITCH = H + 4;  // of a column of small gradients, so that four lanes' columns are in different banks
+constexpr int SMALL_GRADIENTS = COLUMNS * GRADIENT_PITCH + TAIL_SIZE;
 
 // What a minibatch needs.
 struct alignas(1024) Activations {
@@ -58,23 +61,31 @@ struct BetweenUpdates {
     float weights[OWNED * NETWORK_THREADS + 4], exp_avg[OWNED * NETWORK_THREADS + 4];
     float extra_value[EXTRA];
     float extra_inputs[EXTRA * EXTRA_PITCH];
-    half h[ENVS][2][H];
+    half h[THREADS / 32][2][H];  // activations of a warp's rollout, of even and odd steps
 };
+// Small gradients take the place of derivatives by the outputs, or of activations where there are too many of them.
+constexpr int SHARED_UNION_BYTES = round_up(
+    larger(larger(sizeof(Activations), sizeof(BetweenUpdates)), SMALL_IN_SHARED ? 0 : 4 * SMALL_GRADIENTS), 1024);
 struct alignas(1024) NetworkMemory {
     half w2[LAYERS == 2 ? H * H : 512];             // [output][input]
     half w2_transposed[LAYERS == 2 ? H * H : 512];  // [input][output]
     half edge[EDGE_TILES][H * TILE];
-    half w3[PADDED_OUTPUTS * TILE];                 // [output][unit]
+    half w3[PADDED_OUTPUTS * TILE];  // [output][unit]
     union {
         Activations activations;
         BetweenUpdates between;
+        float wide_gradient[SHARED_UNION_BYTES / 4];
     };
     union {  // at a multiple of 1024 bytes, because the size of the union before it is one
         half dz[TILES][Z * TILE];  // [output][sample], derivatives by the outputs and terms of the metrics
-        float small_gradient[COLUMNS * GRADIENT_PITCH + round_up(DERIVATIVES, 4)];
+        float narrow_gradient[SMALL_IN_SHARED ? SMALL_GRADIENTS : 4];
     };
     alignas(16) float exp_avg_sq[OWNED * NETWORK_THREADS + 4];  // of the second weights
-    float small[3][SMALL];  // weights and both moments of the small parameters
+    float tail[3][TAIL_SIZE];                                   // weights and both moments
+    float small[3][SMALL_IN_SHARED ? TAIL : 4];                 // the same of the columns of small parameters
+
+    __device__ __forceinline__ float* small_gradient() { return SMALL_IN_SHARED ? narrow_gradient : wide_gradient; }
+    __device__ __forceinline__ const float* small_gradient() const { return SMALL_IN_SHARED ? narrow_gradient : wide_gradient; }
 };
 
 // The samples of a rollout, with the values of their observations, and the order in which each epoch reads them.
@@ -113,6 +124,17 @@ __device__ __forceinline__ Samples& samples_of(const Batch& b, SharedMemory& sha
     return SAMPLES_IN_SHARED ? *(Samples*)shared.samples : ((Samples*)b.samples)[blockIdx.x];
 }
 
+// The columns of small parameters of a network of this block's agent, and their moments: in shared memory if they fit there.
+struct SmallParameters {
+    float *weights, *exp_avg, *exp_avg_sq;
+};
+__device__ __forceinline__ SmallParameters small_parameters_of(const Batch& b, SharedMemory& shared, int network) {
+    NetworkMemory& m = shared.networks[network];
+    if (SMALL_IN_SHARED) return {m.small[0], m.small[1], m.small[2]};
+    const i64 offset = (i64)blockIdx.x * AGENT_SIZE + network * NETWORK_SIZE;
+    return {b.parameters + offset, b.exp_avg + offset, b.exp_avg_sq + offset};
+}
+
 // The position of a thread in its warpgroup.
 struct Lane {
     int thread, lane, warp, g, t;
@@ -123,6 +145,17 @@ struct Lane {
         network = __shfl_sync(~0u, id >> 7, 0);
     }
 };
+// sums = left * right for STEPS_OF_16 times 16 columns of fragments, and of the edge tiles from `column` on, a multiple of 16.
+template <int STEPS_OF_16>
+__device__ __forceinline__ void multiply_edge(float (&sums)[32], const u32 (*left)[4], u64 edge, int column) {
+#pragma unroll
+    for (int k = 0; k < STEPS_OF_16; k++) {
+        const int c = column + 16 * k;
+        const u64 right = edge + c / TILE * (H / 8) * NEXT_8_ROWS + c % TILE / 16 * NEXT_16_COLUMNS;
+        if (k == 0) multiply<false, 32>(sums, (const u32*)left[k], right);
+        else multiply<true, 32>(sums, (const u32*)left[k], right);
+    }
+}
 typedef u32 Fragments[4][4];  // 16 rows of 64 activations of a warp, as the left operands of four products
 
 // Columns c and c + 1 of an input, of which a one is column 0: row[c] is feature c - 1.

@@ -7,16 +7,23 @@
 #include "values.cuh"
 
 constexpr int NUM_METRICS = 10;
-constexpr i64 FAULT_ROLLOUT = 1, FAULT_VALUES = 2, FAULT_GRADIENT = 3;
+constexpr int FAULT_ROLLOUT = 1, FAULT_VALUES = 2, FAULT_GRADIENT = 3;
 
 // Loads the parameters and moments of a network.
-__device__ __forceinline__ void load_network(const Batch& b, NetworkMemory& m, i64 agent, const Lane& l) {
-    const i64 offset = agent * AGENT_SIZE + l.network * NETWORK_SIZE;
-    for (int p = l.thread; p < SMALL; p += NETWORK_THREADS) {
-        const float weight = b.parameters[offset + p];
-        m.small[0][p] = weight, m.small[1][p] = b.exp_avg[offset + p];
-        m.small[2][p] = fmaxf(b.exp_avg_sq[offset + p], SMALLEST_MOMENT);
-        if (p < TAIL) store_small_weight(m, p / H, p % H, weight);
+__device__ __forceinline__ void load_network(const Batch& b, SharedMemory& shared) {
+    const Lane l;
+    NetworkMemory& m = shared.networks[l.network];
+    const i64 offset = (i64)blockIdx.x * AGENT_SIZE + l.network * NETWORK_SIZE;
+    const SmallParameters small = small_parameters_of(b, shared, l.network);
+    for (int p = l.thread; p < TAIL + TAIL_SIZE; p += NETWORK_THREADS) {
+        const float weight = b.parameters[offset + p], second = fmaxf(b.exp_avg_sq[offset + p], SMALLEST_MOMENT);
+        if (p >= TAIL) {
+            m.tail[0][p - TAIL] = weight, m.tail[1][p - TAIL] = b.exp_avg[offset + p], m.tail[2][p - TAIL] = second;
+            continue;
+        }
+        if (SMALL_IN_SHARED) small.weights[p] = weight, small.exp_avg[p] = b.exp_avg[offset + p];
+        small.exp_avg_sq[p] = second;
+        store_small_weight(m, p / H, p % H, weight);
     }
 #pragma unroll
     for (int j = 0; j < OWNED / 8; j++) {
@@ -31,10 +38,16 @@ __device__ __forceinline__ void load_network(const Batch& b, NetworkMemory& m, i
         store_second_weights(m, j, weights, l);
     }
 }
-__device__ __forceinline__ void store_network(const Batch& b, const NetworkMemory& m, i64 agent, const Lane& l) {
-    const i64 offset = agent * AGENT_SIZE + l.network * NETWORK_SIZE;
-    for (int p = l.thread; p < SMALL; p += NETWORK_THREADS)
+__device__ __forceinline__ void store_network(const Batch& b, SharedMemory& shared) {
+    const Lane l;
+    const NetworkMemory& m = shared.networks[l.network];
+    const i64 offset = (i64)blockIdx.x * AGENT_SIZE + l.network * NETWORK_SIZE;
+    for (int p = l.thread; p < TAIL && SMALL_IN_SHARED; p += NETWORK_THREADS)
         b.parameters[offset + p] = m.small[0][p], b.exp_avg[offset + p] = m.small[1][p], b.exp_avg_sq[offset + p] = m.small[2][p];
+    if (const int p = l.thread; p < TAIL_SIZE) {
+        b.parameters[offset + TAIL + p] = m.tail[0][p], b.exp_avg[offset + TAIL + p] = m.tail[1][p];
+        b.exp_avg_sq[offset + TAIL + p] = m.tail[2][p];
+    }
 #pragma unroll
     for (int i = 0; i < OWNED; i++) {
         const i64 target = offset + SECOND_WEIGHTS + owned_output(i, l) * H + owned_input(i, l);
@@ -43,7 +56,8 @@ __device__ __forceinline__ void store_network(const Batch& b, const NetworkMemor
         b.exp_avg_sq[target] = m.exp_avg_sq[source];
     }
 }
-__device__ __forceinline__ void load_agent(const Batch& b, SharedMemory& shared, i64 agent) {
+__device__ __forceinline__ void load_agent(const Batch& b, SharedMemory& shared) {
+    const i64 agent = blockIdx.x;
     if (threadIdx.x == 0)
         shared.settings = {(float)b.learning_rate[agent], (float)b.ent_coef[agent], (float)b.vf_coef[agent], (float)b.gamma[agent],
             (float)b.gae_lambda[agent], (float)b.clip[agent], (float)b.reward_scale[agent], 1.0f / (float)b.max_grad_norm, b.adam_step[agent]};
@@ -53,8 +67,19 @@ __device__ __forceinline__ void load_agent(const Batch& b, SharedMemory& shared,
     }
 }
 
+__device__ __forceinline__ void store_agent(const Batch& b, const SharedMemory& shared) {
+    for (int e = threadIdx.x; e < ENVS; e += THREADS) {
+        const i64 env = (i64)blockIdx.x * ENVS + e;
+        b.running_return[env] = shared.episodes[e].running_return, b.running_length[env] = shared.episodes[e].running_length;
+        b.last_return[env] = shared.episodes[e].last_return;
+    }
+    if (threadIdx.x == 0) b.adam_step[blockIdx.x] = shared.settings.adam_step;
+}
+
 // The rollout, by a warp per environment; the other warps meanwhile compute the order of the samples and the factors of Adam's steps.
-__device__ __forceinline__ void run_rollouts(const Batch& b, SharedMemory& shared, i64 agent, i64 iteration, const Lane& l) {
+__device__ __forceinline__ void run_rollouts(const Batch& b, SharedMemory& shared, int launch_iteration) {
+    const Lane l;
+    const i64 agent = blockIdx.x, iteration = b.first_iteration + launch_iteration;
     constexpr int FIRST_FREE_WARP = ENVS <= 4 ? 4 : 0, FREE_THREADS = THREADS - 32 * FIRST_FREE_WARP;
     const int warp = 4 * l.network + l.warp, free_thread = (int)threadIdx.x - 32 * FIRST_FREE_WARP;
 #pragma unroll 1
@@ -73,7 +98,8 @@ __device__ __forceinline__ void run_rollouts(const Batch& b, SharedMemory& share
 }
 
 // Values, advantages and targets of the rollout, and the means of advantages by minibatch.
-__device__ __forceinline__ void estimate(const Batch& b, SharedMemory& shared, const Lane& l) {
+__device__ __forceinline__ void estimate(const Batch& b, SharedMemory& shared) {
+    const Lane l;
     const int warp = 4 * l.network + l.warp;
     Samples& samples = samples_of(b, shared);
     if (TWO_ACTIONS)
@@ -89,13 +115,14 @@ __device__ __forceinline__ void estimate(const Batch& b, SharedMemory& shared, c
 }
 
 // Copies the records to global memory, for tests.
-__device__ __forceinline__ void copy_records(const Batch& b, SharedMemory& shared, i64 agent) {
+__device__ __forceinline__ void copy_records(const Batch& b, SharedMemory& shared) {
     const float* records = samples_of(b, shared).records[0];
+    const i64 agent = blockIdx.x;
     for (int i = threadIdx.x; i < ROWS * RECORD; i += THREADS) b.records[agent * ROWS * RECORD + i] = records[i];
 }
 
 // The metrics of an iteration, by the first warp.
-__device__ __forceinline__ void store_metrics(const Batch& b, SharedMemory& shared, i64 agent, i64 iteration) {
+__device__ __forceinline__ void store_metrics(const Batch& b, SharedMemory& shared, int launch_iteration) {
     if (threadIdx.x) return;
     float num_ended = 0.0f, returns = 0.0f, lengths = 0.0f, last_return = 0.0f;
     for (int e = 0; e < ENVS; e++) {
@@ -108,7 +135,7 @@ __device__ __forceinline__ void store_metrics(const Batch& b, SharedMemory& shar
     const float metrics[NUM_METRICS] = {num_ended, returns / num_ended, lengths / num_ended, last_return * (1.0f / ENVS),
         actor[0] * PER_SAMPLE, (critic[0] + LOSS_UNIT * critic[1]) * PER_SAMPLE, actor[1] * PER_SAMPLE, actor[2] * PER_SAMPLE,
         actor[3] * PER_SAMPLE, shared.norm_sum * (1.0f / UPDATES)};
-    float* target = b.metrics + (iteration - b.first_iteration) * NUM_METRICS * b.num_agents + agent;
+    float* target = b.metrics + launch_iteration * NUM_METRICS * b.num_agents + blockIdx.x;
 #pragma unroll
     for (int i = 0; i < NUM_METRICS; i++) target[i * b.num_agents] = metrics[i];
 }
@@ -116,36 +143,30 @@ __device__ __forceinline__ void store_metrics(const Batch& b, SharedMemory& shar
 extern "C" __global__ void __launch_bounds__(THREADS, 1) train_population(const __grid_constant__ Batch b) {
     extern __shared__ __align__(1024) char dynamic_shared[];
     SharedMemory& shared = *(SharedMemory*)dynamic_shared;
-    const Lane l;
-    const i64 agent = blockIdx.x;
-    if (b.fault[agent]) return;
+    if (b.fault[blockIdx.x]) return;
     for (int i = threadIdx.x; i < (int)sizeof(SharedMemory) / 4; i += THREADS) ((u32*)dynamic_shared)[i] = 0;
     __syncthreads();
-    load_agent(b, shared, agent);
-    load_network(b, shared.networks[l.network], agent, l);
+    load_agent(b, shared);
+    load_network(b, shared);
     publish_stores();
     __syncthreads();
-    i64 fault = 0, iteration = b.first_iteration;
+    // Few variables live over the updates, which need all registers.
+    int fault = 0, i = 0;
 #pragma unroll 1
-    for (; iteration < b.first_iteration + b.num_iterations && !fault; iteration++) {
-        run_rollouts(b, shared, agent, iteration, l);
+    for (; i < (int)b.num_iterations && !fault; i++) {
+        run_rollouts(b, shared, i);
         __syncthreads();
-        estimate(b, shared, l);
-        if (b.records) copy_records(b, shared, agent);
+        estimate(b, shared);
+        if (b.records) copy_records(b, shared);
         fault = shared.is_rollout_nonfinite ? FAULT_ROLLOUT : shared.is_value_nonfinite ? FAULT_VALUES : 0;
         if (!fault && !run_updates(b, shared)) fault = FAULT_GRADIENT;
         __syncthreads();
-        store_metrics(b, shared, agent, iteration);
+        store_metrics(b, shared, i);
         __syncthreads();
         if (threadIdx.x < 2 * NUM_TERMS) shared.terms[0][threadIdx.x] = 0.0f;
         if (threadIdx.x == 0) shared.norm_sum = 0.0f;
     }
-    store_network(b, shared.networks[l.network], agent, l);
-    for (int e = threadIdx.x; e < ENVS; e += THREADS) {
-        const i64 env = agent * ENVS + e;
-        b.running_return[env] = shared.episodes[e].running_return, b.running_length[env] = shared.episodes[e].running_length;
-        b.last_return[env] = shared.episodes[e].last_return;
-    }
-    if (threadIdx.x == 0) b.adam_step[agent] = shared.settings.adam_step;
-    if (fault && threadIdx.x == 0) b.fault[agent] = fault, b.stopped_at[agent] = iteration;
+    store_network(b, shared);
+    store_agent(b, shared);
+    if (fault && threadIdx.x == 0) b.fault[blockIdx.x] = fault, b.stopped_at[blockIdx.x] = b.first_iteration + i;
 }

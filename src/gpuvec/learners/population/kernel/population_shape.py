@@ -85,23 +85,32 @@ class PopulationShape(NamedTuple):
         return _round_up(4 * samples * (self.record_size + 1) + 2 * self.epochs * self.num_samples, 16)
 
     @property
+    def tiles(self) -> int:
+        """Tiles of samples that are processed at a time: two if they are a minibatch, and fit."""
+        return 2 if self.minibatch_size == 2 * TILE and self._shared_bytes(2) <= SHARED_BYTES_PER_BLOCK else 1
+
+    @property
+    def small_in_shared(self) -> bool:
+        """Whether the small parameters fit into shared memory; if not, they and their moments are in global memory."""
+        return self._shared_bytes(self.tiles, True) <= SHARED_BYTES_PER_BLOCK
+
+    @property
     def samples_in_shared(self) -> bool:
         """Whether the samples fit into shared memory; if not, they are in global memory."""
-        return self._shared_bytes(self.sample_bytes) <= SHARED_BYTES_PER_BLOCK
+        return self._shared_bytes(self.tiles, True, True) <= SHARED_BYTES_PER_BLOCK
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block, the size of `SharedMemory` in layout.cuh."""
-        return self._shared_bytes(self.sample_bytes if self.samples_in_shared else 16)
+        return self._shared_bytes(self.tiles, self.small_in_shared, self.samples_in_shared)
 
-    def _shared_bytes(self, sample_bytes: int) -> int:
+    def _shared_bytes(self, tiles: int, small_in_shared: bool = False, samples_in_shared: bool = False) -> int:
         factors = self.num_updates * (16 + 8)  # of Adam's steps, and means and scales of advantages
-        return _round_up(2 * self._network_bytes + sample_bytes + factors + (16 + 8 + 1 + 9) * 4 + self.num_envs * 24 + 8, 1024)
+        size = 2 * self._network_bytes(tiles, small_in_shared) + (self.sample_bytes if samples_in_shared else 16) + factors
+        return _round_up(size + (16 + 8 + 1 + 9) * 4 + self.num_envs * 24 + 8, 1024)
 
-    @property
-    def _network_bytes(self) -> int:
+    def _network_bytes(self, tiles: int, small_in_shared: bool) -> int:
         h, two = MAX_HIDDEN, self.layers == 2
-        tiles = 2 if self.minibatch_size == 2 * TILE else 1
         inputs, input_steps = _round_up(self.features + 1, 8), (self.features + 16) // 16
         edge_columns = 16 * (input_steps + -(-self.outputs // 16) + two)
         padded_outputs, columns = _round_up(self.outputs, 8), _round_up(self.derivatives + 4, 8)
@@ -109,10 +118,14 @@ class PopulationShape(NamedTuple):
         activations = 2 * TILE * tiles * (2 * h + inputs) + (2 * TILE * tiles * h if two else 1024)
         extra = _round_up(self.num_envs * (1 + self.max_truncations), TILE)
         owned = (h * h if two else 0) + 4  # second weights, with padding
-        between = 8 * owned + 4 * extra * (1 + _round_up(self.features + 1, 4)) + self.num_envs * 4 * h
-        gradients = max(2 * TILE * tiles * columns, 4 * (self.small_columns * (h + 4) + _round_up(self.derivatives, 4)))
-        size = weights + _round_up(max(activations, between), 1024) + _round_up(gradients, 16)
-        return _round_up(size + 4 * owned + 12 * self.num_small, 1024)
+        between = 8 * owned + 4 * extra * (1 + _round_up(self.features + 1, 4)) + THREADS // 32 * 4 * h
+        tail = _round_up(self.derivatives, 4)
+        gradients = 4 * (self.small_columns * (h + 4) + tail)
+        wide, narrow = (0, gradients) if small_in_shared else (gradients, 16)
+        size = (
+            weights + _round_up(max(activations, between, wide), 1024) + _round_up(max(2 * TILE * tiles * columns, narrow), 16)
+        )
+        return _round_up(size + 4 * owned + 12 * (tail + (self.small_columns * h if small_in_shared else 4)), 1024)
 
     @property
     def constants(self) -> dict[str, int | str]:
@@ -121,8 +134,10 @@ class PopulationShape(NamedTuple):
             "FEATURES": self.features, "OUTPUTS": self.outputs, "ACTION_SIZE": self.action_size,
             "GAUSSIAN": int(self.gaussian), "LAYERS": self.layers, "RELU": int(self.relu), "CLIP_VALUE": int(self.clip_value),
             "ENVS": self.num_envs, "STEPS": self.num_steps, "EPOCHS": self.epochs, "MINIBATCHES": self.num_minibatches,
+            "TILES_PER_PASS": self.tiles,
             "MAX_TRUNCATIONS": self.max_truncations, "SAMPLES_IN_SHARED": int(self.samples_in_shared),
-            "SAMPLE_BYTES": self.sample_bytes, "SHARED_BYTES": self.shared_bytes,
+            "SMALL_IN_SHARED": int(self.small_in_shared), "SAMPLE_BYTES": self.sample_bytes,
+            "SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
     def reason_not_supported(self) -> str:

@@ -69,9 +69,9 @@ struct PolicyOfWarp {
                 w3[i][k] = edge_weight(last, OUTPUT_COLUMNS + k + TWO_ACTIONS) - (TWO_ACTIONS ? edge_weight(last, OUTPUT_COLUMNS) : 0.0f);
         }
 #pragma unroll
-        for (int k = 0; k < SUMS; k++) b3[k] = m.small[0][TAIL + k + TWO_ACTIONS] - (TWO_ACTIONS ? m.small[0][TAIL] : 0.0f);
+        for (int k = 0; k < SUMS; k++) b3[k] = m.tail[0][k + TWO_ACTIONS] - (TWO_ACTIONS ? m.tail[0][0] : 0.0f);
 #pragma unroll
-        for (int k = 0; k < DRAWS; k++) log_std[k] = GAUSSIAN ? m.small[0][TAIL + K + k] : 0.0f, std[k] = __expf(log_std[k]);
+        for (int k = 0; k < DRAWS; k++) log_std[k] = GAUSSIAN ? m.tail[0][K + k] : 0.0f, std[k] = __expf(log_std[k]);
     }
     __device__ __forceinline__ float first_sum(const float* row, int i, int lane) const {
         float even = D < 16 ? w1[i][0] : edge_weight(2 * lane + i, 0), odd = 0.0f;
@@ -199,7 +199,7 @@ __device__ __forceinline__ void run_rollout(const Batch& b, SharedMemory& shared
         for (int j = 0; j < 32 && first + j < STEPS; j++) {
             float z[SUMS], record[RECORD] = {}, reward;
             Component action[K];
-            policy.evaluate(row, between.h[e][j & 1], l, z);
+            policy.evaluate(row, between.h[4 * l.network + l.warp][j & 1], l, z);
             record[LOG_PROB] = choose_action(b, policy, z, draws, j, action, record + ACTION);
 #pragma unroll
             for (int k = 0; k < D; k++) record[1 + k] = row[k];

@@ -34,9 +34,9 @@ __device__ __forceinline__ void store_small_weight(NetworkMemory& m, int column,
 
 // Stores the gradients of the small parameters by column, and returns the sum of the squares of this thread's gradients.
 __device__ __forceinline__ float store_small_gradients(NetworkMemory& m, const GradientSums& sums, const Lane& l) {
-    float squares = 0.0f, other_squares = 0.0f;
+    float squares = 0.0f, other_squares = 0.0f, *gradients = m.small_gradient();
     auto store = [&](int column, int i, float gradient) {
-        m.small_gradient[column * GRADIENT_PITCH + owned_output(i, l)] = gradient;
+        gradients[column * GRADIENT_PITCH + owned_output(i, l)] = gradient;
         squares += gradient * gradient;
     };
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ __forceinline__ float store_small_gradients(NetworkMemory& m, const G
         const int column = owned_input(i, l);
         if (column < OUTPUTS) store(LAST_WEIGHTS + column, i, sums.w3[i]);
         if (i % 4 < 2 && column < DERIVATIVES && l.warp == 0 && l.g == 0) {
-            m.small_gradient[COLUMNS * GRADIENT_PITCH + column] = sums.ones[i];
+            gradients[COLUMNS * GRADIENT_PITCH + column] = sums.ones[i];
             squares += sums.ones[i] * sums.ones[i];
         }
     }
@@ -75,21 +75,25 @@ __device__ __forceinline__ void copy_gradient(const Batch& b, const SharedMemory
 #pragma unroll
     for (int i = 0; i < OWNED; i++) target[SECOND_WEIGHTS + owned_output(i, l) * H + owned_input(i, l)] = sums.w2[i] * (1.0f / BATCH);
 #pragma unroll 1
-    for (int p = l.thread; p < TAIL; p += NETWORK_THREADS) target[p] = m.small_gradient[p / H * GRADIENT_PITCH + p % H] * (1.0f / BATCH);
-    if (l.thread < DERIVATIVES) target[TAIL + l.thread] = m.small_gradient[COLUMNS * GRADIENT_PITCH + l.thread] * (1.0f / BATCH);
+    for (int p = l.thread; p < TAIL; p += NETWORK_THREADS) target[p] = m.small_gradient()[p / H * GRADIENT_PITCH + p % H] * (1.0f / BATCH);
+    if (l.thread < DERIVATIVES) target[TAIL + l.thread] = m.small_gradient()[COLUMNS * GRADIENT_PITCH + l.thread] * (1.0f / BATCH);
 }
 
 // A step of Adam for the small parameters of a thread.
-__device__ __forceinline__ void step_small(NetworkMemory& m, const StepFactors& f, const Lane& l) {
-    auto step = [&](int p, float gradient) {
-        return m.small[0][p] -= step_of_adam(m.small[1][p], m.small[2][p], gradient, f);
-    };
+__device__ __forceinline__ void step_small(const Batch& b, SharedMemory& shared, const StepFactors& f, const Lane& l) {
+    NetworkMemory& m = shared.networks[l.network];
+    const SmallParameters s = small_parameters_of(b, shared, l.network);
+    const float* gradients = m.small_gradient();
 #pragma unroll
     for (int i = 0; i < SMALL_SLOTS; i++) {
         const int p = i * NETWORK_THREADS + l.thread, column = p / H, unit = p % H;
-        if (p < TAIL) store_small_weight(m, column, unit, step(p, m.small_gradient[column * GRADIENT_PITCH + unit]));
+        if (p >= TAIL) continue;
+        s.weights[p] -= step_of_adam(s.exp_avg[p], s.exp_avg_sq[p], gradients[column * GRADIENT_PITCH + unit], f);
+        store_small_weight(m, column, unit, s.weights[p]);
     }
-    if (l.thread < DERIVATIVES) step(TAIL + l.thread, m.small_gradient[COLUMNS * GRADIENT_PITCH + l.thread]);
+    if (l.thread < DERIVATIVES)
+        m.tail[0][l.thread] -=
+            step_of_adam(m.tail[1][l.thread], m.tail[2][l.thread], gradients[COLUMNS * GRADIENT_PITCH + l.thread], f);
 }
 
 // The norm of the gradient over both networks, whose squares the warps have stored.
@@ -132,12 +136,13 @@ __device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& s
     const Lane l;
     complete(sums.w1), complete(sums.w3), complete(sums.ones);
     if (LAYERS == 2) complete(sums.w2);
+    if (!SMALL_IN_SHARED) sync_warpgroup(l.network);  // the products of all warps have read what the gradients take the place of
     const float squares = sum_over_warp(store_small_gradients(shared.networks[l.network], sums, l));
     if (l.lane == 0) shared.squared_norms[update & 1][4 * l.network + l.warp] = squares;
 }
 
 // Multiplies the moments by the powers of their decays, after `count` updates of a group.
-__device__ __forceinline__ void decay_moments(SharedMemory& shared, float (&exp_avg)[OWNED + 1], int count) {
+__device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shared, float (&exp_avg)[OWNED + 1], int count) {
     const Lane l;
     NetworkMemory& m = shared.networks[l.network];
     const float decay1 = exp2f(LOG2_BETA1 * count), decay2 = exp2f(LOG2_BETA2 * count);
@@ -148,14 +153,16 @@ __device__ __forceinline__ void decay_moments(SharedMemory& shared, float (&exp_
         float4& v = ((float4*)m.exp_avg_sq)[i * NETWORK_THREADS + l.thread];
         v = make_float4(decay_moment(v.x, decay2), decay_moment(v.y, decay2), decay_moment(v.z, decay2), decay_moment(v.w, decay2));
     }
+    const SmallParameters s = small_parameters_of(b, shared, l.network);
 #pragma unroll 1
-    for (int p = l.thread; p < SMALL; p += NETWORK_THREADS)
-        m.small[1][p] *= decay1, m.small[2][p] = decay_moment(m.small[2][p], decay2);
+    for (int p = l.thread; p < TAIL; p += NETWORK_THREADS)
+        s.exp_avg[p] *= decay1, s.exp_avg_sq[p] = decay_moment(s.exp_avg_sq[p], decay2);
+    if (l.thread < TAIL_SIZE) m.tail[1][l.thread] *= decay1, m.tail[2][l.thread] = decay_moment(m.tail[2][l.thread], decay2);
     sync_warpgroup(l.network);  // a thread has updated others of the small moments
 }
 
 // A step of Adam with the gradient `sums`, whose norm over both networks is `norm`.
-__device__ __forceinline__ void step_network(SharedMemory& shared, int update, float norm, GradientSums& sums,
+__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int update, float norm, GradientSums& sums,
     float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
     const Lane l;
     NetworkMemory& m = shared.networks[l.network];
@@ -172,7 +179,7 @@ __device__ __forceinline__ void step_network(SharedMemory& shared, int update, f
         s[2] = step_of_adam(a[2], v.z, s[2], f), s[3] = step_of_adam(a[3], v.w, s[3], f);
         at = v;
     }
-    step_small(m, f, l);
+    step_small(b, shared, f, l);
 #pragma unroll
     for (int j = 0; j < OWNED / 8; j++) {
 #pragma unroll
@@ -201,10 +208,10 @@ __device__ __forceinline__ bool run_updates(const Batch& b, SharedMemory& shared
         if (!is_finite) break;
         add_terms(shared, sums, norm);
         if (b.gradient && k == (int)b.num_updates - 1) copy_gradient(b, shared, sums);
-        step_network(shared, k, norm, sums, weights, exp_avg);
-        if ((k + 1) % DECAY_GROUP == 0) decay_moments(shared, exp_avg, DECAY_GROUP);
+        step_network(b, shared, k, norm, sums, weights, exp_avg);
+        if ((k + 1) % DECAY_GROUP == 0) decay_moments(b, shared, exp_avg, DECAY_GROUP);
     }
-    if (k % DECAY_GROUP) decay_moments(shared, exp_avg, k % DECAY_GROUP);
+    if (k % DECAY_GROUP) decay_moments(b, shared, exp_avg, k % DECAY_GROUP);
     __syncthreads();
     store_owned(shared, weights, exp_avg);
     if (threadIdx.x == 0) shared.settings.adam_step += (float)k;

@@ -11,16 +11,16 @@ __device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const fl
     one_column(one, l.t);
     float first[32], second[32], z[4];
     Fragments h1, h2;
-    fence_products(), multiply_fragments<false, X_STEPS>(first, x, edge), commit_products(), wait_products<0>();
+    fence_products(), multiply_edge<X_STEPS>(first, x, edge, 0), commit_products(), wait_products<0>();
     activate(h1, first);
     if (LAYERS == 2) {
-        fence_products(), multiply_fragments<false, 1>(second, one, edge + BIAS_COLUMN / TILE * (H / 8) * NEXT_8_ROWS + BIAS_COLUMN % TILE / 16 * NEXT_16_COLUMNS);
+        fence_products(), multiply_edge<1>(second, one, edge, BIAS_COLUMN);
         multiply_fragments<true, 4>(second, h1, w2), commit_products(), wait_products<0>();
         activate(h2, second);
     }
     fence_products(), multiply_fragments<false, 4>(z, LAYERS == 2 ? h2 : h1, w3), commit_products(), wait_products<0>();
     complete(z);
-    if (l.t == 0) value[row] = z[0] + m.small[0][TAIL], value[row + 8] = z[2] + m.small[0][TAIL];
+    if (l.t == 0) value[row] = z[0] + m.tail[0][0], value[row + 8] = z[2] + m.tail[0][0];
 }
 
 // The values of all observations, by both warpgroups.
