@@ -147,6 +147,8 @@ def test_texts_of_the_replay_stay_texts(opened: Page) -> None:
 
 @needs_browser
 def test_play_and_pause(opened: Page) -> None:
+    """In a loop, since on a busy machine all frames could be over before the second click."""
+    opened.press("l")
     opened.set_speed("16")
     opened.find("#play").click()
     opened.wait_for("gpuvecReplay.frame > 5")
