@@ -21,7 +21,7 @@ def import_env_module(env_id: str, trust: bool, path: Path) -> None:
     Raises:
         CheckpointError: the module is not imported yet, and not trusted.
     """
-    from gpuvec.learners.runs.checkpoint_schema import require_trusted
+    from gpuvec.learners.runs.content_checks import require_trusted
 
     module, _, _ = env_id.rpartition(":")
     if module and trust:

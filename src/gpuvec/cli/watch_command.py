@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
 from gpuvec.learners.runs.records import FAILURE
-from gpuvec.policies import policy_names
+from gpuvec.policies import policy_names, policy_path
 
 DEMO = "CartPole-v1"
 DEFAULT_PORT, MAX_PORT = 8765, 65535
@@ -65,18 +66,35 @@ def watch(
             raise ValueError(f"{name} must be at least 1, got {number}.")
     require_writable(to, force)
     with waiting("loading PyTorch"):
-        from gpuvec import replay
         from gpuvec.cli.policy_lookup import find_policy
-        from gpuvec.replay.recording import record_policy
+
+    trained = [find_policy(name, device, trust) for name in policies]
+    return record_and_open(policies, trained, to, open, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
+
+
+def record_and_open(
+    names: Sequence[str], policies: Sequence[Any], to: Path, is_wanted: bool, rows: int = 4, **options: Any
+) -> int:
+    """Writes a replay of policies and opens it, and returns the exit status.
+
+    Args:
+        names: of the policies in the replay.
+        policies: who acts.
+        to: the file to write.
+        is_wanted: whether a browser is to open it.
+        rows: the number of environments of each policy.
+        options: of `record_policy`.
+    """
+    from gpuvec import replay
+    from gpuvec.replay.recording import record_policy
 
     scenes = []
-    for name in policies:
-        policy = find_policy(name, device, trust)
+    for name, policy in zip(names, policies, strict=True):
         with waiting(f"compiling {policy.env}, and recording {rows} of its episodes"):
-            scenes += record_policy(policy, name, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
+            scenes += record_policy(policy, name, rows=rows, **options)
     path = replay.write(to, scenes)
     print(f"wrote      {path}: {len(scenes)} episodes, {path.stat().st_size / 1024:.0f} kB")
-    open_page(path, open)
+    open_page(path, is_wanted)
     return 0
 
 
@@ -160,8 +178,27 @@ def demo(
         return 0
     if policy not in policy_names():
         raise ValueError(f"there is no demo {policy!r}; those that come with gpuvec are {', '.join(policy_names())}.")
-    default = Path(f"demo-{policy}.html")
-    return watch((policy,), to=to or default, open=open, force=force or (to is None and is_replay(default)))
+    path = to or Path(f"demo-{policy}.html")
+    require_writable(path, force or (to is None and is_replay(path)))
+    return record_and_open([policy], [load_demo_policy(policy)], path, open)
+
+
+def load_demo_policy(name: str) -> Any:
+    """Returns a policy that comes with gpuvec; PyTorch is loaded only if its network needs it.
+
+    Args:
+        name: of the policy.
+    """
+    with waiting("loading the policy"):
+        from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy, needs_torch
+
+    path = policy_path(name)
+    if not needs_torch(path):
+        return NumpyPolicy(path)
+    with waiting("loading PyTorch"):
+        from gpuvec.cli.policy_lookup import find_policy
+
+    return find_policy(name)
 
 
 def is_replay(path: Path) -> bool:

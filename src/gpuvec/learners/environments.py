@@ -167,7 +167,7 @@ def find_agent_spaces(env: str, params: Mapping[str, Any], device: str, role: st
     Raises:
         StateError: the roles of the environment have spaces of their own, and `role` is none of them.
     """
-    envs = make_env(env, 1, params, device=device, output="torch")
+    envs = make_env(env, 1, params, device=device, output="numpy")
     try:
         if has_role_spaces(envs) and role not in envs.roles:
             raise StateError(f"{env} has the roles {', '.join(envs.roles)}, and the policy is of the role {role!r}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from gpuvec.episode import Episode, fetch_episode
 from gpuvec.errors import ReplayError
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.environments import TrainingEnv
-from gpuvec.learners.evaluation.players import policies_by_role
-from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 from gpuvec.observations import NearestNeighbors
 from gpuvec.replay.scene import Details, Event, Scene
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
+
+if TYPE_CHECKING:
+    from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy
+    from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
 MAX_DETAILS = 100_000  # numbers of the observations, probabilities and values of an episode
 MAX_FEATURES = 128  # of an observation that are stored and shown
@@ -32,7 +33,7 @@ MAX_DISTANCES = 2_000_000  # that are computed for the neighbours of an episode
 
 
 def record_policy(
-    policy: TrainedPolicy,
+    policy: TrainedPolicy | NumpyPolicy,
     title: str = "",
     *,
     rows: int = 1,
@@ -53,7 +54,7 @@ def record_policy(
         max_steps: the number of steps after which a recording is complete; None for whole episodes.
         stochastic: draw actions from the policy instead of taking the most probable ones.
     """
-    options: dict[str, Any] = {"device": str(policy.device), "output": "torch", **policy.params}
+    options: dict[str, Any] = {"device": str(policy.device), "output": policy.output, **policy.params}
     envs: Any = gym.make_vec(policy.env, rows, **options)
     try:
         recorder = _Recorder(policy, envs, stochastic, max_steps or TYPICAL_STEPS)
@@ -77,9 +78,9 @@ class _Recorder:
         steps: how many are expected, on which the number of agents with details depends.
     """
 
-    def __init__(self, policy: TrainedPolicy, envs: VectorEnv, stochastic: bool, steps: int) -> None:
+    def __init__(self, policy: TrainedPolicy | NumpyPolicy, envs: VectorEnv, stochastic: bool, steps: int) -> None:
         self._policy = policy
-        self._act = policies_by_role(policy.networks, greedy=not stochastic)(cast(TrainingEnv, envs))
+        self._act = policy.make_act(cast(Any, envs), stochastic)
         self._is_multi_agent = isinstance(envs.environment, MultiAgentEnv)
         self._num_agents = envs.num_agents if self._is_multi_agent else 1
         self._roles = {role: agent_indices(agents, self._num_agents) for role, agents in envs.roles.items()}

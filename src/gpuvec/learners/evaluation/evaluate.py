@@ -17,7 +17,8 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import AgentSpaces, find_agent_spaces, is_multi_agent, make_env
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
-from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
+from gpuvec.learners.runs.checkpoint_schema import require_network_size
+from gpuvec.learners.runs.content_checks import require_trusted
 
 # Checking whether all episodes are over synchronises with a GPU, which costs more than a few steps.
 STEPS_BETWEEN_CHECKS = 32

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from gpuvec.errors import CheckpointError, MissingExtraError
 from gpuvec.learners.policy_files.policy_schema import parse_description, split_tensors
 from gpuvec.learners.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DESCRIPTION = "gpuvec_policy"  # the key of the description in the metadata of the file
 SUFFIX = ".safetensors"
@@ -74,6 +75,29 @@ def read_policy_file(path: Path | str) -> dict[str, Any]:
         CheckpointError: the file is not a policy file, is of another version, or is damaged.
         MissingExtraError: safetensors is not installed.
     """
+    contents, tensors = read_tensors(path, "pt")
+    try:
+        networks = split_tensors(tensors, contents["args"])
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} cannot be used as a policy file: {error}") from error
+    return {**contents, "policies": {role: {"network": network} for role, network in networks.items()}}
+
+
+def read_tensors(path: Path | str, framework: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads the description and the tensors of a policy file. It is only data: nothing in it is executed.
+
+    Args:
+        path: the path of the file.
+        framework: "pt" for tensors, or "numpy" for arrays, which needs no PyTorch.
+
+    Returns:
+        {"args": {role: settings}, "spaces": ..., "gpuvec": ...}, see `parse_description`, and {"<role>/<name>": tensor}.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file is not a policy file, is of another version, or is damaged.
+        MissingExtraError: safetensors is not installed.
+    """
     _require_safetensors()
     from safetensors import SafetensorError, safe_open
 
@@ -85,7 +109,7 @@ def read_policy_file(path: Path | str) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path} cannot be read as a policy file: it is not a regular file.")
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
+        with safe_open(path, framework=framework, device="cpu") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
     except (SafetensorError, OSError) as error:
@@ -96,11 +120,9 @@ def read_policy_file(path: Path | str) -> dict[str, Any]:
     try:
         if DESCRIPTION not in metadata:
             raise CheckpointError(f"its header has no {DESCRIPTION}, so that gpuvec did not write it.")
-        contents = parse_description(metadata[DESCRIPTION])
-        networks = split_tensors(tensors, contents["args"])
+        return parse_description(metadata[DESCRIPTION]), tensors
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be used as a policy file: {error}") from error
-    return {**contents, "policies": {role: {"network": network} for role, network in networks.items()}}
 
 
 def _require_safetensors() -> None:

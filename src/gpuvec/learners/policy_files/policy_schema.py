@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-from torch import Tensor
 
 import gpuvec
 from gpuvec.errors import CheckpointError, StateError
@@ -26,6 +25,9 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import AgentSpaces
 from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_network, require_roles, require_settings
 from gpuvec.learners.runs.records import parse_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = 1  # the version of the structure, increased by each change that makes older files unreadable
 KEYS = ("format", "gpuvec", "env", "params", "policies")

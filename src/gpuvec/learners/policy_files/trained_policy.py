@@ -18,14 +18,14 @@ from gpuvec.learners.algorithms import args_from_dict, args_to_dict
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import AgentSpaces, TrainingEnv, find_agent_spaces
 from gpuvec.learners.evaluation.evaluate import make_trained_network
-from gpuvec.learners.evaluation.players import Act, action_distribution, policy, role_seed
+from gpuvec.learners.evaluation.players import Act, action_distribution, policies_by_role, policy, role_seed
 from gpuvec.learners.networks.actor_critic import Body, obs_dtype
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic
 from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
 from gpuvec.learners.policy_files.policy_file import SUFFIX, read_policy_file, to_bytes
 from gpuvec.learners.policy_files.policy_schema import describe_policies, require_same_spaces
 from gpuvec.learners.runs.checkpoint import load
-from gpuvec.learners.runs.checkpoint_schema import require_trusted
+from gpuvec.learners.runs.content_checks import require_trusted
 from gpuvec.policies import policy_names, policy_path
 
 
@@ -92,6 +92,18 @@ class TrainedPolicy:
     def _make_act(self, role: str, greedy: bool) -> Act:
         player = policy(self.networks[role], greedy=greedy, seed=role_seed(self._seed, role))
         return player(cast(TrainingEnv, self))  # of which it reads the device alone
+
+    output = "torch"
+    """That of environments in which the policies act."""
+
+    def make_act(self, envs: TrainingEnv, stochastic: bool = False) -> Act:
+        """Returns a function that returns the actions of all agents for observations and action masks.
+
+        Args:
+            envs: the environment.
+            stochastic: draw actions from the policy instead of taking the most probable ones.
+        """
+        return policies_by_role(self.networks, greedy=not stochastic)(envs)
 
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None, *, role: str | None = None, stochastic: bool = False) -> Any:

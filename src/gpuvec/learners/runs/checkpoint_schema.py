@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import reprlib
-import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -106,23 +105,6 @@ def require_network_size(args: TrainingArgs, network: Mapping[str, Tensor]) -> N
         raise CheckpointError(
             f"hidden, {reprlib.repr(args.hidden)}, needs at least {num_needed:,} weights, and the network in the checkpoint "
             f"has {num_weights:,}: pass the body with which it was trained."
-        )
-
-
-def require_trusted(env_id: str) -> None:
-    """Checks that a checkpoint does not name a module that is not imported yet.
-
-    Args:
-        env_id: the id of the checkpoint's environment, "module:id" or "id".
-
-    Raises:
-        CheckpointError: the module is not imported.
-    """
-    module, _, id = env_id.rpartition(":")
-    if module and module not in sys.modules:
-        raise CheckpointError(
-            f"the checkpoint is of {id} in the module {module!r}, which is not imported, and importing it runs its code. If "
-            f"you trust it, give --trust, or in Python `import {module}` before."
         )
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Mapping
 from typing import Any
-
-from torch import Tensor
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict
@@ -48,6 +47,8 @@ def require_network(policy: Any, path: str) -> None:
     Raises:
         CheckpointError: there is no network, or a part of it is no tensor or not finite.
     """
+    from torch import Tensor
+
     network = require_mapping(require_mapping(policy, path).get("network"), f"{path}.network")
     for name, value in network.items():
         if not isinstance(value, Tensor):
@@ -107,12 +108,30 @@ def require_keys(mapping: Mapping[Any, Any], expected: tuple[str, ...], path: st
         raise CheckpointError(f"{path or 'it'} {' and '.join(problems)}.")
 
 
+def require_trusted(env_id: str) -> None:
+    """Checks that a checkpoint does not name a module that is not imported yet.
+
+    Args:
+        env_id: the id of the checkpoint's environment, "module:id" or "id".
+
+    Raises:
+        CheckpointError: the module is not imported.
+    """
+    module, _, id = env_id.rpartition(":")
+    if module and module not in sys.modules:
+        raise CheckpointError(
+            f"the checkpoint is of {id} in the module {module!r}, which is not imported, and importing it runs its code. If "
+            f"you trust it, give --trust, or in Python `import {module}` before."
+        )
+
+
 def describe(value: object) -> str:
     """Returns the type of a value and its start, for a message.
 
     Args:
         value: what the file contained.
     """
-    if isinstance(value, Tensor):
+    torch = sys.modules.get("torch")  # without which a value is no tensor
+    if torch is not None and isinstance(value, torch.Tensor):
         return f"a tensor of {value.dtype}, {str(value.layout).removeprefix('torch.')}, with shape {tuple(value.shape)}"
     return f"{type(value).__name__} {reprlib.repr(value)}"

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import gymnasium as gym
 
@@ -76,21 +76,27 @@ def record_request(folder: RunFolder, request: Request, rows: int, seed: int) ->
             written.
     """
     from gpuvec import replay
-    from gpuvec.learners.policy_files.policy_file import read_policy_file
-    from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
+    from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy, needs_torch
+    from gpuvec.learners.policy_files.policy_file import read_policy_file, read_tensors
     from gpuvec.replay.document import to_page
     from gpuvec.replay.recording import record_policy
 
     name = policy_name(request.iteration)
     folder.write(name, request.policy)
-    contents = read_policy_file(folder.path / name)
+    path = folder.path / name
+    contents, _ = read_tensors(path, "numpy")
     for settings in contents["args"].values():
         module, _, _ = settings["env"].rpartition(":")
         if module:  # the training, whose policy it is, imported it too
             importlib.import_module(module)
-    scenes = record_policy(
-        TrainedPolicy(contents), f"iteration {request.iteration:,}", rows=rows, seed=seed, max_steps=MAX_STEPS
-    )
+    policy: Any = None
+    if needs_torch(path):  # which takes seconds and 300 MB
+        from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
+
+        policy = TrainedPolicy(read_policy_file(path))
+    else:
+        policy = NumpyPolicy(path)
+    scenes = record_policy(policy, f"iteration {request.iteration:,}", rows=rows, seed=seed, max_steps=MAX_STEPS)
     folder.write(replay_name(request.iteration), to_page(replay.make(scenes)).encode())
     remove_surplus(folder)
 

@@ -1,0 +1,272 @@
+"""Policies of files that act in NumPy, for programs that start without PyTorch, such as the demo.
+
+They are perceptrons of PPO and A2C in float32. A network has the results of `networks.actor_critic` up to the rounding of sums.
+
+Letters: R rows, D observation features, N outputs of the policy, K action components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.errors import CheckpointError
+from gpuvec.learners.algorithms import ALL, args_from_dict
+from gpuvec.learners.config.training_config import OnPolicyArgs
+from gpuvec.learners.environments import AgentSpaces, find_agent_spaces
+from gpuvec.learners.policy_files.policy_file import read_tensors
+from gpuvec.learners.policy_files.policy_schema import require_same_spaces
+from gpuvec.learners.runs.content_checks import require_trusted
+
+FloatArray = NDArray[np.float32]
+FORBIDDEN = np.float32(-1e8)  # the logit of a forbidden action, as in `actor_critic`
+LIMIT, MIN_STD = 10.0, 1e-2  # of a normalised observation, as in `normalizer`
+PARTS = ("body.actor", "body.critic", "body.trunk", "body.head")
+
+
+class NumpyPolicy:
+    """Trained policies of a file, each of a role, or one for all agents.
+
+    Args:
+        path: of the policy file.
+
+    Attributes:
+        env, params, roles, args, spaces: as those of a `TrainedPolicy`.
+        device: "cpu".
+        output: "numpy", that of environments in which it acts.
+
+    Raises:
+        CheckpointError: the file cannot be used, its environment is in a module that is not imported, or a network needs
+            PyTorch.
+        StateError: the spaces are not those of the environment.
+        MissingExtraError: safetensors is not installed.
+    """
+
+    device, output = "cpu", "numpy"
+
+    def __init__(self, path: Path | str) -> None:
+        contents, tensors = read_tensors(path, "numpy")
+        self.args: dict[str, OnPolicyArgs] = {}
+        self.spaces: dict[str, AgentSpaces] = {}
+        self._networks: dict[str, dict[str, NDArray[Any]]] = {}
+        for role, settings in contents["args"].items():
+            args, network = args_from_dict(settings), split_role(tensors, role)
+            if not isinstance(args, OnPolicyArgs) or not is_supported(args, network):
+                raise CheckpointError(f"{path} has a network that needs PyTorch: load_policy reads it.")
+            for name, array in network.items():
+                if not np.isfinite(array).all():
+                    raise CheckpointError(f"{path}: {name} is not finite: training diverged before it was saved.")
+            require_trusted(args.env)
+            self.args[role], self._networks[role] = args, network
+            self.spaces[role] = find_agent_spaces(args.env, args.params, "cpu", role)
+            require_same_spaces(contents["spaces"][role], self.spaces[role], args, contents["gpuvec"])
+        first = next(iter(self.args.values()))
+        self.env, self.params, self.roles = first.env, dict(first.params), tuple(self.args)
+
+    def find_role(self, role: str | None) -> str:
+        """Returns the role of a policy, that of the only one if `role` is None.
+
+        Args:
+            role: the role; None if there is only one policy.
+        """
+        return self.roles[0] if role is None else role
+
+    def make_act(self, envs: Any, stochastic: bool = False) -> Callable[..., Any]:
+        """Returns a function that returns the most probable actions of all agents for observations and action masks.
+
+        Args:
+            envs: the environment.
+            stochastic: must be false.
+        """
+        if stochastic:
+            raise ValueError("a policy in NumPy takes the most probable actions: load_policy draws them.")
+
+        def act(obs: Any, action_mask: Any = None) -> Any:
+            if isinstance(obs, Mapping):
+                masks = action_mask or {}
+                return {role: self.act(obs[role], masks.get(role), role=role) for role in self.roles}
+            if self.roles == (ALL,):
+                return self.act(obs, action_mask)
+            actions = None
+            for role, agents in envs.roles.items():
+                of_role = self.act(obs, action_mask, role=role)
+                actions = of_role if actions is None else actions
+                actions[:, agents] = of_role[:, agents]
+            return actions
+
+        return act
+
+    def act(self, obs: Any, action_mask: Any = None, *, role: str | None = None) -> Any:
+        """Returns the most probable actions as the environment takes them, (...) or (..., K).
+
+        Args:
+            obs: (..., D).
+            action_mask: (..., N) bool; None in environments without action masks.
+            role: the role of the agents; None if there is only one policy.
+        """
+        space = self.spaces[self.find_role(role)].action
+        outputs = self._outputs(obs, action_mask, role)
+        if isinstance(space, gym.spaces.Discrete):
+            return outputs.argmax(-1) + space.start
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            return np.stack([part.argmax(-1) for part in split_components(outputs, space)], -1) + space.start
+        assert isinstance(space, gym.spaces.Box), "policies have these three spaces"
+        return outputs.clip(space.low, space.high)
+
+    def probabilities(self, obs: Any, action_mask: Any = None, *, role: str | None = None) -> Any:
+        """Returns the probabilities of the actions, (..., N); of a MultiDiscrete action a tuple, (..., N_k) of each component.
+
+        Args:
+            obs: (..., D).
+            action_mask: (..., N) bool; None in environments without action masks.
+            role: the role of the agents; None if there is only one policy.
+        """
+        space = self.spaces[self.find_role(role)].action
+        outputs = self._outputs(obs, action_mask, role)
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            return tuple(map(softmax, split_components(outputs, space)))
+        return softmax(outputs)
+
+    def value(self, obs: Any, *, role: str | None = None) -> FloatArray:
+        """Returns the expected return, (...,).
+
+        Args:
+            obs: (..., D); in environments with observations of a critic these, (..., Dc).
+            role: the role of the agents; None if there is only one policy.
+        """
+        network, args = self._network(role)
+        has_critic_obs = self.spaces[self.find_role(role)].critic_observation is not None
+        x = normalize(network, "critic_normalizer" if has_critic_obs else "normalizer", obs)
+        if not args.shared:
+            return run_layers(network, "body.critic", x, args.activation, is_last=True)[..., 0]
+        return self._head(network, x, args)[..., self._num_outputs(role)]
+
+    def _outputs(self, obs: Any, action_mask: Any, role: str | None) -> FloatArray:
+        """The outputs of the policy's network, (..., N)."""
+        network, args = self._network(role)
+        x = normalize(network, "normalizer", obs)
+        if args.shared:
+            outputs = self._head(network, x, args)[..., : self._num_outputs(role)]
+        else:
+            outputs = run_layers(network, "body.actor", x, args.activation, is_last=True)
+        return outputs if action_mask is None else np.where(np.asarray(action_mask, bool), outputs, FORBIDDEN)
+
+    def _head(self, network: Mapping[str, NDArray[Any]], x: FloatArray, args: OnPolicyArgs) -> FloatArray:
+        hidden = run_layers(network, "body.trunk", x, args.activation, is_last=False)
+        outputs: FloatArray = hidden @ network["body.head.weight"].T + network["body.head.bias"]
+        return outputs
+
+    def _network(self, role: str | None) -> tuple[dict[str, NDArray[Any]], OnPolicyArgs]:
+        role = self.find_role(role)
+        return self._networks[role], self.args[role]
+
+    def _num_outputs(self, role: str | None) -> int:
+        space: Any = self.spaces[self.find_role(role)].action
+        if isinstance(space, gym.spaces.Box):
+            return int(space.shape[0])
+        return int(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec.sum())
+
+
+def needs_torch(path: Path | str) -> bool:
+    """Returns whether a `NumpyPolicy` cannot have the networks of a policy file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        FileNotFoundError, CheckpointError, MissingExtraError: the file cannot be read.
+    """
+    contents, tensors = read_tensors(path, "numpy")
+    for role, settings in contents["args"].items():
+        args = args_from_dict(settings)
+        if not isinstance(args, OnPolicyArgs) or not is_supported(args, split_role(tensors, role)):
+            return True
+    return False
+
+
+def split_role(tensors: Mapping[str, NDArray[Any]], role: str) -> dict[str, NDArray[Any]]:
+    """Returns {name: array} of the network of a role.
+
+    Args:
+        tensors: {"<role>/<name>": array} of a file.
+        role: the role.
+    """
+    prefix = f"{role}/"
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+
+
+def is_supported(args: OnPolicyArgs, network: Mapping[str, NDArray[Any]]) -> bool:
+    """Returns whether a network is a perceptron in float32, as the settings make it.
+
+    Args:
+        args: the settings.
+        network: {name: array}.
+    """
+    names = [name for name in network if name.startswith("body.")]
+    parts = PARTS[2:] if args.shared else PARTS[:2]
+    return (
+        args.precision == "tf32"
+        and all(name.startswith(tuple(f"{part}." for part in parts)) for name in names)
+        and {name.rpartition(".")[2] for name in names} == {"weight", "bias"}
+        and all(array.ndim == (1 if name.endswith("bias") else 2) for name, array in network.items() if name in names)
+    )
+
+
+def run_layers(network: Mapping[str, NDArray[Any]], part: str, x: FloatArray, activation: str, is_last: bool) -> FloatArray:
+    """Returns the results of a perceptron, (..., N).
+
+    Args:
+        network: {name: array}.
+        part: the beginning of the names of its layers, such as "body.actor".
+        x: (..., D).
+        activation: "tanh" or "relu".
+        is_last: whether the last layer has no activation.
+    """
+    numbers = sorted({int(name.split(".")[2]) for name in network if name.startswith(f"{part}.")})
+    for k in numbers:
+        x = x @ network[f"{part}.{k}.weight"].T + network[f"{part}.{k}.bias"]
+        if not (is_last and k == numbers[-1]):
+            x = np.tanh(x) if activation == "tanh" else np.maximum(x, 0.0)
+    return x
+
+
+def normalize(network: Mapping[str, NDArray[Any]], name: str, obs: Any) -> FloatArray:
+    """Returns observations as a network takes them, (..., D) float32.
+
+    Args:
+        network: {name: array}, with the moments if it normalises.
+        name: of the normaliser in it.
+        obs: (..., D).
+    """
+    x = np.asarray(obs, np.float32)
+    if f"{name}.mean" not in network:
+        return x
+    mean, std = network[f"{name}.mean"].astype(np.float32), np.sqrt(network[f"{name}.var"]).clip(MIN_STD).astype(np.float32)
+    normalized: FloatArray = ((x - mean) / std).clip(-LIMIT, LIMIT).astype(np.float32)
+    return normalized
+
+
+def split_components(outputs: FloatArray, space: gym.spaces.MultiDiscrete) -> list[FloatArray]:
+    """Returns the outputs of each component of an action, (..., N_k).
+
+    Args:
+        outputs: (..., N).
+        space: of the action.
+    """
+    return np.split(outputs, np.cumsum(space.nvec)[:-1], -1)
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Returns the probabilities, (..., N).
+
+    Args:
+        logits: (..., N).
+    """
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities: FloatArray = exponentials / exponentials.sum(-1, keepdims=True)
+    return probabilities
