@@ -16,6 +16,7 @@ The modules::
     population_history  the numbers of all agents, and their file
     population_folder   the folder of a population
     paths               the choice of what trains a population
+    cpu_population      a population in several processes, which run `cpu_worker`
     batched             the training by torch operations over all agents
     agent_state         what the next iteration of each agent depends on
     stacked_networks    the networks of all agents

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from gpuvec.learners.population.batched import BatchedPopulation
+from gpuvec.learners.population.batched import GROUP_SIZES, BatchedPopulation
+from gpuvec.learners.population.cpu_population import CPUPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
 
 logger = logging.getLogger(__name__)
@@ -78,8 +79,15 @@ def make_population(args: PopulationArgs) -> PopulationPath:
     Raises:
         ValueError: an environment that a population does not support, or fused=True and a training that the kernel does not.
         OutOfMemoryError: the agents do not fit into the memory that is free.
+        RuntimeError: processes of a CPU cannot train, for example because the environment is registered in this process alone.
     """
-    population = _make_kernel_population(args) if args.base.fused is True else BatchedPopulation(args)
+    population: PopulationPath
+    if args.base.fused is True:
+        population = _make_kernel_population(args)
+    elif args.base.device == "cpu" and args.base.threads > 1 and args.num_agents > GROUP_SIZES["cpu"]:
+        population = CPUPopulation(args)
+    else:
+        population = BatchedPopulation(args)
     logger.info("%d agents are trained by %s.", args.num_agents, population.name)
     return population
 

@@ -40,7 +40,7 @@ class PopulationArgs:
 
     base: PPOArgs = field(default_factory=PPOArgs)
     """The settings that all agents share, and the values of `AGENT_SETTINGS` that are not in `settings`. `num_envs` and
-    `total_steps` are those of one agent."""
+    `total_steps` are those of one agent. On a CPU, `threads` is the largest number of processes."""
     num_agents: int = 1
     """Number of agents, P."""
     seeds: tuple[int, ...] = ()

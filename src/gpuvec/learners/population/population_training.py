@@ -112,7 +112,8 @@ def train_population(
     device = str(parse_device(args.base.device))
     args = args.resolved(device)
     launch = iterations_per_launch or ITERATIONS_PER_LAUNCH[device.partition(":")[0]]
-    with torch_settings(device, args.base.threads), ExitStack() as stack:
+    # On a CPU each operation is short, and threads would slow it down; processes use several cores.
+    with torch_settings(device, 1), ExitStack() as stack:
         with phase(on_phase, f"compiling {args.base.env}"):
             population = stack.enter_context(closing(make_population(args)))
             if state is not None:

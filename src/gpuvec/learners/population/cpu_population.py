@@ -1,0 +1,185 @@
+"""A population whose agents are trained by several processes, each on one core of a CPU.
+
+Each process has whole groups of agents, so that an agent has the bits that it has in one process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpuvec.learners.population.agent_selection import select_agents
+from gpuvec.learners.population.batched import GROUP_SIZES
+from gpuvec.learners.population.cpu_worker import args_to_message, state_from_message, state_to_message
+from gpuvec.learners.population.environment import make_population_env
+from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.worker_messages import Message, read_message, write_message
+
+COMMAND = "from gpuvec.learners.population.cpu_worker import main; main()"
+COPIED = ("parameters", "exp_avg", "exp_avg_sq", "adam_step", "stopped_at", "fault")
+SECONDS_TO_END = 5.0
+
+
+class CPUPopulation:
+    """A population that learns in several processes.
+
+    Args:
+        args: the settings, resolved for a CPU; `threads` is the largest number of processes.
+
+    Raises:
+        RuntimeError: a process cannot train, for example because the environment is registered in this process alone.
+    """
+
+    def __init__(self, args: PopulationArgs) -> None:
+        self.args, self.iteration = args, 0
+        size, num_agents = GROUP_SIZES["cpu"], args.num_agents
+        num_groups = -(-num_agents // size)
+        count = min(args.base.threads, num_groups)
+        bounds = [min(k * num_groups // count * size, num_agents) for k in range(count + 1)]
+        self._parts = [range(begin, end) for begin, end in pairwise(bounds)]
+        self.name = f"batched operations in {count} processes"
+        """What trains, for messages."""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
+        path = os.pathsep.join(entry for entry in sys.path if entry)  # the processes import from the same folders
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", COMMAND], env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            )
+            for _ in self._parts
+        ]  # fmt: skip
+        try:
+            self._call([args_to_message(args.select(part)) for part in self._parts])
+        except BaseException:
+            self.close()
+            raise
+
+    def _call(self, messages: Sequence[Message]) -> list[Message]:
+        """Sends a message to each process, and returns their answers."""
+        answers = []
+        with suppress(BrokenPipeError):  # of a process that ended, whose answer is missing
+            for process, message in zip(self._processes, messages, strict=True):
+                assert process.stdin is not None, "it is a pipe"
+                write_message(process.stdin, message)
+        for process in self._processes:
+            assert process.stdout is not None, "it is a pipe"
+            answer = read_message(process.stdout)
+            if answer is None or "error" in answer.values:
+                raise RuntimeError(f"a process that trains agents ended: {self._reason(answer)}")
+            answers.append(answer)
+        return answers
+
+    def _reason(self, answer: Message | None) -> str:
+        """Returns why a process ended."""
+        if answer is not None:
+            return str(answer.values["error"])
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip()[-2000:] or "it printed nothing"
+
+    def _call_each(self, method: str, **values: Any) -> list[Message]:
+        """Calls a method in each process with the same arguments."""
+        return self._call([Message({"method": method, **values}, {})] * len(self._parts))
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for process in self._processes:
+            with suppress(OSError):
+                process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        for process in self._processes:
+            try:
+                process.wait(SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()  # type: ignore[union-attr]  # it is a pipe
+        self._errors.close()
+
+    def capture(self) -> None:
+        """Does nothing: a CPU has no graphs."""
+
+    @property
+    def stopped_at(self) -> Tensor:
+        """(P,) int64: the iteration in which an agent was stopped, because a number was not finite; -1 for one that runs."""
+        return torch.from_numpy(np.concatenate([each.arrays["stopped_at"] for each in self._call_each("stopped_at")]))
+
+    def advance(self, iterations: int) -> Tensor:
+        """Runs iterations and returns their `METRICS`, (iterations, metrics, P) float32.
+
+        Args:
+            iterations: the number of iterations.
+        """
+        results = [each.arrays["results"] for each in self._call_each("advance", iterations=iterations)]
+        self.iteration += iterations
+        return torch.from_numpy(np.concatenate(results, 2))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of all that the next iteration depends on; see `BatchedPopulation.tensors`."""
+        states = [state_from_message(each) for each in self._call_each("state_dict")]
+        with closing(make_population_env(self.args.select([0]))) as env:
+            layout = env.unwrapped.simulation.layout.persistent
+        buffers = {
+            name: torch.cat([state["env"]["buffers"][name] for state in states]) if layout[name].rows == "env" else x
+            for name, x in states[0]["env"]["buffers"].items()
+        }
+        seeds = [seed for state in states for seed in state["env"]["seed"]]
+        tensors = _concatenate([state["tensors"] for state in states])
+        return {"tensors": tensors, "env": {"buffers": buffers, "seed": seeds}, "iteration": self.iteration}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continues from the moment at which `state_dict` was called.
+
+        Args:
+            saved: its result, of a population with the same seeds, networks and environment.
+
+        Raises:
+            RuntimeError: a state of another population.
+        """
+        messages = []
+        for part in self._parts:
+            message = state_to_message(select_agents(self.args, saved, part)[1])
+            messages.append(Message({**message.values, "method": "load_state_dict"}, message.arrays))
+        self._call(messages)
+        self.iteration = saved["iteration"]
+
+    def set_settings(self, name: str, values: Sequence[float]) -> None:
+        """Changes a setting of all agents for the iterations that follow.
+
+        Args:
+            name: one of `AGENT_SETTINGS`.
+            values: P values.
+        """
+        method = {"method": "set_settings", "name": name}
+        self._call([Message({**method, "values": [values[k] for k in part]}, {}) for part in self._parts])
+
+    def copy_learned(self, source: Sequence[int]) -> None:
+        """Gives each agent the parameters and the moments of another one; settings and environments do not change.
+
+        An agent that was stopped continues if it takes those of one that runs.
+
+        Args:
+            source: P numbers of agents; the own number for an agent that keeps what it has.
+        """
+        state, index = self.state_dict(), torch.tensor(source)
+        for name in COPIED:
+            x = state["tensors"][name]
+            state["tensors"][name] = x[index] if isinstance(x, Tensor) else {key: y[index] for key, y in x.items()}
+        self.load_state_dict(state)
+
+
+def _concatenate(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the tensors of all agents; those without an axis are equal in all parts."""
+    result: dict[str, Any] = {}
+    for name, x in parts[0].items():
+        own = [part[name] for part in parts]
+        result[name] = _concatenate(own) if isinstance(x, Mapping) else x if x.dim() == 0 else torch.cat(own)
+    return result
