@@ -237,6 +237,16 @@ def test_launches_and_other_agents_change_no_bit(small) -> None:
     small.agents = (0, 1)
 
 
+@pytest.mark.parametrize("name", ["two actions", "32 actions, 40 features"])
+def test_no_bit_depends_on_the_order_of_threads_nor_on_the_time_of_products(name, compile_case, tmp_path) -> None:
+    emulation, reverse = compile_case(name, ""), Emulation(CASES[name], tmp_path, reverse=True)
+    emulation.reset()
+    results = emulation.run(1), reverse.run(1)
+    assert not emulation.fault.any()
+    assert equal(*results)
+    assert equal(emulation.state_of(1), reverse.state_of(1))
+
+
 @pytest.mark.parametrize("fault", ["reward", "value", "gradient"])
 def test_an_agent_that_is_not_finite_is_stopped(small, fault) -> None:
     small.reset()

@@ -1,8 +1,9 @@
 """Runs kernels in CUDA C++ on a CPU, with a coroutine for each CUDA thread, to test them without a GPU.
 
-A block is a thread of the operating system, whose coroutines run one after the other, each until it waits at a barrier. The
-lanes of a warp synchronize only where the code says so: if one lane does not arrive, the others wait forever on a GPU, and here
-the process is aborted. Products of tensor cores are sums in float32, and asynchronous copies are synchronous.
+A block is a thread of the operating system, whose coroutines run one after the other, each until it waits at a barrier, and a
+warp until it waits for others. The lanes of a warp synchronize only where the code says so: if one lane does not arrive, the
+others wait forever on a GPU, and here the process is aborted. Products of tensor cores are sums in float32, and asynchronous
+copies are synchronous.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ void Scheduler::enter() {
 }
 void Scheduler::run(int threads, bool is_alone) {
     coroutines = std::vector<Coroutine>(threads);
-    static thread_local unsigned next;  // in memory, because `_longjmp` restores registers
+    static thread_local unsigned first, next;  // in memory, because `_longjmp` restores registers
     for (unsigned i = 0; i < coroutines.size(); i++) {
         Coroutine& c = coroutines[i];
         c.index = {i, 0, 0};
@@ -94,17 +95,23 @@ void Scheduler::run(int threads, bool is_alone) {
         makecontext(&c.start, enter, 0);
     }
     do {
-        has_progressed = false;
-        for (next = 0; next < coroutines.size(); next++) {
-            current = &coroutines[next];
-            if (current->has_ended || _setjmp(position)) continue;
-            if (current->has_started) _longjmp(current->position, 1);
-            current->has_started = true;
-            setcontext(&current->start);
+        static thread_local bool has_any_progressed;
+        has_any_progressed = false;
+        // A warp runs until it waits for others, so that warps are as far from each other as barriers allow.
+        for (first = 0; first < coroutines.size(); first += has_progressed ? 0 : 32) {
+            has_progressed = false;
+            for (next = first; next < first + 32; next++) {
+                current = &coroutines[REVERSED ? coroutines.size() - 1 - next : next];
+                if (current->has_ended || _setjmp(position)) continue;
+                if (current->has_started) _longjmp(current->position, 1);
+                current->has_started = true;
+                setcontext(&current->start);
+            }
+            has_any_progressed |= has_progressed;
         }
         const bool has_ended = std::all_of(coroutines.begin(), coroutines.end(), [](auto& c) { return c.has_ended; });
         if (has_ended) break;
-        if (is_alone && !has_progressed)
+        if (is_alone && !has_any_progressed)
             fprintf(stderr, "threads of a block wait at a barrier that others do not reach\n"), abort();
         if (!is_alone) std::this_thread::yield();
     } while (true);
@@ -260,7 +267,9 @@ FUNCTION_BODIES = {  # {signature of a function with PTX: its body on a CPU}
 }  # fmt: skip
 
 
-def emulate(kernel: CudaSource, folder: Path, concurrent: bool = False, functions: str = "") -> Callable[..., None]:
+def emulate(
+    kernel: CudaSource, folder: Path, concurrent: bool = False, functions: str = "", reverse: bool = False
+) -> Callable[..., None]:
     """Compiles a kernel for the CPU.
 
     Args:
@@ -268,6 +277,8 @@ def emulate(kernel: CudaSource, folder: Path, concurrent: bool = False, function
         folder: where the files are written.
         concurrent: whether blocks run at the same time, which they must if they wait for each other.
         functions: C++ that defines the functions with which the kernel would be linked.
+        reverse: whether the last thread runs first between barriers, and asynchronous products run when they are issued and not
+            when they are awaited. Results that differ mean a race.
 
     Returns:
         `launch((blocks, ...), **members)`. Members are tensors on the CPU or numbers; those that are not given are 0.
@@ -280,7 +291,18 @@ def emulate(kernel: CudaSource, folder: Path, concurrent: bool = False, function
     launch_function = LAUNCH_FUNCTION.replace("KERNEL", kernel.name).replace("CONCURRENT", str(concurrent).lower())
     file, library_file = folder / f"{kernel.name}.cpp", folder / f"{kernel.name}.so"
     file.write_text(HOST_DEFINITIONS + source + functions + launch_function)
-    options = ["-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-pthread", "-mf16c", "-U_FORTIFY_SOURCE"]
+    options = [
+        "-O1",
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-ffp-contract=off",
+        "-pthread",
+        "-mf16c",
+        "-U_FORTIFY_SOURCE",
+        f"-DREVERSED={int(reverse)}",
+    ]
     subprocess.run(["g++", *options, str(file), "-o", str(library_file)], check=True)
     fields = [(name, ctypes.c_double if type_name == "double" else ctypes.c_int64) for name, type_name in kernel.members]
     batch, library = type("Batch", (ctypes.Structure,), {"_fields_": fields}), ctypes.CDLL(str(library_file))

@@ -140,11 +140,12 @@ class Emulation:
         case: the training.
         folder: where the kernel is compiled for a CPU.
         device: the GPU on which it runs instead, or "".
+        reverse: as of `emulate`.
     """
 
     agents: tuple[int, ...] = (0, 1)
 
-    def __init__(self, case: Case, folder: Path, device: str = "") -> None:
+    def __init__(self, case: Case, folder: Path, device: str = "", reverse: bool = False) -> None:
         self.case, self.shape = case, case.shape
         constants: dict[str, int | str] = {
             "NUM_FLOAT_FIELDS": case.features,
@@ -157,7 +158,7 @@ class Emulation:
             functions = functions._replace(code=(compile_env_functions(self.shape, constants),))
             self.launch = gpu_launcher(population_kernel(self.shape, functions), device)
         else:
-            self.launch = emulate(population_kernel(self.shape, functions), folder, functions=ENV_FUNCTIONS)
+            self.launch = emulate(population_kernel(self.shape, functions), folder, functions=ENV_FUNCTIONS, reverse=reverse)
         self.reset()
 
     def reset(self) -> None:

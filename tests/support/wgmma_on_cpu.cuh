@@ -1,4 +1,5 @@
-// The functions of wgmma.cuh for a CPU. A product runs when it is awaited, as late as a GPU may run it, and its sums are nan before.
+// The functions of wgmma.cuh for a CPU. A product runs when it is awaited, as late as a GPU may run it, and its sums are nan before; or
+// when it is issued, if REVERSED.
 #pragma once
 #include "tensor_core.cuh"
 
@@ -38,6 +39,7 @@ inline void run_product(const PendingProduct& p) {
     }
 }
 inline void issue_product(PendingProduct p) {
+    if (REVERSED) return run_product(p);
     ProductQueue& queue = products_of_thread();
     p.group = queue.committed;
     if (!p.add) std::fill(p.sums, p.sums + p.count, NAN);
