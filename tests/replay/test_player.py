@@ -393,6 +393,7 @@ def test_page_fits_into_the_width(page: Page, replay: Path, width: int) -> None:
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         page.open(replay)
+        page.api("setFrame(100)")
         page.api("select(0, 1)")
         assert page.driver.execute_script("return document.documentElement.scrollWidth") == width
         assert page.driver.execute_script(COUNT_OVERFLOWING) == 0
