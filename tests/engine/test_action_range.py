@@ -210,8 +210,11 @@ print("stepped", name)
 """
 
 
-# Their spaces and kernels are of the kinds of CartPole, Pendulum and the two other games of TagContinuous.
-SIMILAR = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "TagContinuous-v0")
+# Their spaces and kernels are of the kinds of CartPole, Pendulum, TagGridWorld and the two other games of TagContinuous.
+SIMILAR = (
+    *("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "TagContinuous-v0"),
+    *("ConnectFour-v0", "Predators-v0", "SimpleSpread-v0"),
+)
 
 
 @pytest.mark.first_variants(1)

@@ -74,7 +74,11 @@ main(sys.argv[1:])
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    # A2C stores and restores what PPO does.
+    [pytest.param(name, marks=pytest.mark.exhaustive if name == "a2c" else ()) for name in ALGORITHMS],
+)
 def test_a_killed_run_resumes_as_if_uninterrupted(device: str, algorithm: str, tmp_path: Path) -> None:
     for where in ("whole", "killed"):
         arguments = command(algorithm, tmp_path / where, device)
