@@ -50,10 +50,3 @@ def test_wrong_arguments(episode) -> None:
         replay.show([])
     with pytest.raises(ValueError, match="height must be at least 1 pixel, got 0"):
         replay.show(episode, height=0)
-
-
-def test_ipython_takes_the_html(episode) -> None:
-    formatters = pytest.importorskip("IPython.core.formatters", reason="IPython, which asks objects for HTML, is not installed")
-    data, _ = formatters.DisplayFormatter().format(replay.show(episode))
-    assert data["text/html"].startswith('<iframe sandbox="allow-scripts"')
-    assert data["text/plain"].startswith("<replay of 1 scenes")

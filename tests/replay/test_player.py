@@ -61,6 +61,7 @@ const scale = canvas.width / {SIZE};
 const pixel = canvas.getContext("2d").getImageData(arguments[0] * scale, arguments[1] * scale, 1, 1).data;
 return [...pixel].slice(0, 3);
 """
+NEXT_FRAME = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
 COUNT_OVERFLOWING = """
 const nodes = [...document.querySelectorAll(".scene, .dock > *, .side > *")];
 return nodes.filter((node) => node.getBoundingClientRect().right > innerWidth).length;
@@ -317,8 +318,10 @@ def test_a_frame_does_not_depend_on_those_before(page: Page, replay: Path) -> No
         for frames in ((70,), (0, 30, 70)):
             page.open(replay)
             page.api("select(0, 1)")
+            page.driver.execute_async_script(NEXT_FRAME)  # in which the size of the pictures is known
             for frame in frames:
                 page.api(f"setFrame({frame})")
+            page.driver.execute_async_script(NEXT_FRAME)
             pictures.append(page.driver.execute_script(read))
         assert len(pictures[0]) == 6
         assert pictures[0] == pictures[1]

@@ -13,7 +13,7 @@ from gpuvec import Canvas, replay
 from gpuvec.drawing.marks import Agents
 from gpuvec.errors import ReplayError
 from gpuvec.replay.document import VERSION, Replay, TrackWriter
-from gpuvec.replay.drawing import AGENT_STEP
+from gpuvec.replay.drawing import AGENT_STEP, HEADING_STEP
 from gpuvec.replay.quantization import encode_observation, encode_rewards
 from gpuvec.replay.scene import draw_frames
 
@@ -44,7 +44,7 @@ def test_agents_are_those_of_the_episode(tag_episodes, tag_file) -> None:
         for axis, name in enumerate("xy"):
             np.testing.assert_allclose(agents[name], [mark.points[:, axis] for mark in marks], atol=AGENT_STEP / 2 + 1e-4)
         turn = agents["heading"] - np.array([mark.heading for mark in marks])
-        assert np.abs((turn + np.pi) % (2.0 * np.pi) - np.pi).max() < 0.03
+        assert np.abs((turn + np.pi) % (2.0 * np.pi) - np.pi).max() <= HEADING_STEP / 2 + 1e-4
         np.testing.assert_array_equal(agents["active"], episode.states["alive"])
         np.testing.assert_array_equal(agents["role"], episode.states["role"][:1])
         np.testing.assert_array_equal(read.array(scene["rewards"]), episode.rewards)

@@ -21,7 +21,7 @@ from gpuvec.errors import ReplayError
 from gpuvec.replay.document import TrackWriter
 
 PIXEL_STEP = 1.0 / 8.0  # pixels, of coordinates
-AGENT_STEP = 1.0 / 4.0  # pixels, of the positions of agents
+AGENT_STEP = 1.0 / 3.0  # pixels, of the positions of agents
 HEADING_STEP = 2.0 * np.pi / 128.0
 
 

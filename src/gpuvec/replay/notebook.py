@@ -31,4 +31,5 @@ class InlineReplay(NamedTuple):
 
     def __repr__(self) -> str:
         scenes = self.replay.header["scenes"]
-        return f"<replay of {len(scenes)} scenes, {max(scene['num_frames'] for scene in scenes)} frames>"
+        frames = max(scene["num_frames"] for scene in scenes)
+        return f"<replay of {len(scenes)} scene{'' if len(scenes) == 1 else 's'}, {frames} frames>"

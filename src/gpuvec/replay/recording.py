@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
 MAX_DETAILS = 100_000  # numbers of the observations, probabilities and values of an episode
-MAX_FEATURES = 128  # of an observation that are stored and shown
+MAX_FEATURES = 72  # of an observation that are stored and shown
 TYPICAL_STEPS = 500  # of a recording without a limit
 MAX_DISTANCES = 2_000_000  # that are computed for the neighbours of an episode
 

@@ -163,18 +163,13 @@ def _changes_of_activity(episode: Episode) -> list[tuple[int, list[int]]]:
     if not isinstance(env, MultiAgentEnv) or env.active is None or isinstance(env.active, Mapping):
         return []
     fields = dict.fromkeys(env.state._fields) | episode.states
-    active = np.array(
-        [
-            [bool(env.active(i, env.state(**_at(fields, t)), episode.params)) for i in range(env.agents(episode.params))]
-            for t in range(len(episode.rewards) + 1)
-        ]
-    )
-    left = active[:-1] & ~active[1:]
+    count, active = env.agents(episode.params), []
+    for t in range(len(episode.rewards) + 1):
+        s = env.state(**{name: None if values is None else values[t] for name, values in fields.items()})
+        active.append([bool(env.active(i, s, episode.params)) for i in range(count)])
+    is_active = np.array(active)
+    left = is_active[:-1] & ~is_active[1:]
     return [(int(t) + 1, np.flatnonzero(left[t]).tolist()) for t in np.flatnonzero(left.any(1))]
-
-
-def _at(fields: Mapping[str, Any], t: int) -> dict[str, Any]:
-    return {name: None if values is None else values[t] for name, values in fields.items()}
 
 
 def _describe(event: Event) -> dict[str, Any]:

@@ -46,7 +46,11 @@ export class Player {
       " ": () => clock.toggle(), Home: () => clock.step(-clock.numFrames), End: () => clock.step(clock.numFrames),
       ArrowLeft: (shiftKey) => clock.step(shiftKey ? -JUMP : -1), ArrowRight: (shiftKey) => clock.step(shiftKey ? JUMP : 1),
       "+": () => clock.changeSpeed(1), "=": () => clock.changeSpeed(1), "-": () => clock.changeSpeed(-1),
-      l: () => clock.change({ isLooping: !clock.isLooping }), t: () => this.setTrails(!this.showTrails),
+      l: () => clock.change({ isLooping: !clock.isLooping }),
+      t: () => {
+        this.showTrails = !this.showTrails;
+        this.draw();
+      },
       e: () => this.jumpToNext(1), E: () => this.jumpToNext(-1), a: () => this.selectNext(1), A: () => this.selectNext(-1),
       "?": () => byId("help").showModal(), Escape: () => this.select(null, null),
     };
@@ -94,11 +98,6 @@ export class Player {
     this.select(next.scene, next.agent);
   }
 
-  setTrails(showTrails) {
-    this.showTrails = showTrails;
-    this.draw();
-  }
-
   jumpTo(event) {
     this.clock.toggle(false);
     this.clock.setFrame(event.frame);
@@ -125,7 +124,7 @@ export class Player {
 
   /** Takes the state of another player. */
   restore({ isLooping, speed, selection, showTrails, frame }) {
-    this.setTrails(showTrails);
+    this.showTrails = showTrails;
     this.clock.change({ isLooping, speed });
     if (selection?.agent < this.scenes[selection?.scene]?.numAgents) this.select(selection.scene, selection.agent);
     this.clock.setFrame(frame);
