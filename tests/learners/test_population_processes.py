@@ -66,4 +66,4 @@ def test_it_has_the_bits_of_one_process(processes: Any) -> None:
 
 def test_a_process_that_cannot_train_names_the_reason() -> None:
     with pytest.raises(RuntimeError, match=r"a process that trains agents ended: NameNotFound: .*Nothing"):
-        CPUPopulation(replace(ARGS, base=replace(BASE, env="gpuvec/Nothing-v0")).resolved("cpu"))
+        CPUPopulation(replace(ARGS.select([0]), base=replace(ARGS.base, env="gpuvec/Nothing-v0")))
