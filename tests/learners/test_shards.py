@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -70,6 +71,17 @@ def test_processes_have_the_bits_of_one_process(tmp_path: Path, count: int) -> N
         continued = torch.load(tmp_path / f"continued-{rank}.pt", weights_only=True)
         assert differences(continued["checkpoint"], expected["ppo"]["checkpoint"]) == []
         assert differences(continued["history"], expected["ppo"]["history"][CHECKPOINT_ITERATION:]) == []
+        errors = json.loads((tmp_path / f"errors-{rank}.json").read_text())
+        assert errors[0] == (
+            "ProcessesError: all processes of a training must have the same seed: it is 0 in process 0 and 1 in process 1."
+        )
+        assert errors[1].startswith(f"ValueError: the number of processes must divide that of shards, got {count} processes")
+        failure = "OSError: the disk is full" if rank == 1 else "LostProcessError: process 1 failed: the disk is full"
+        assert errors[2] == failure
+        # Without a fixed order the numbers of all processes are the same, and nearly those of one.
+        plain = torch.load(tmp_path / f"plain-{rank}.pt", weights_only=True)
+        assert differences(plain, torch.load(tmp_path / "plain-0.pt", weights_only=True)) == []
+        assert plain["history"][0]["value_loss"] == pytest.approx(expected["a2c"]["history"][0]["value_loss"], rel=1e-4)
 
 
 # ---- one process

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from tests.support import street_env  # noqa: F401  # registers the street
 
+from gpuvec.cli import main
+from gpuvec.errors import GpuvecError
 from gpuvec.learners.a2c import A2CArgs
 from gpuvec.learners.ddpg import DDPGArgs
 from gpuvec.learners.ppo import PPOArgs
@@ -86,3 +90,30 @@ def train_all(folder: Path) -> None:
         torch.save(numbers_of(train(args, shards=SHARDS)), folder / f"{name}-{rank}.pt")
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     torch.save(numbers_of(train(PPO, checkpoint=checkpoint, shards=SHARDS)), folder / f"continued-{rank}.pt")
+    plain = train(A2C, deterministic_shards=False)
+    torch.save(numbers_of(plain), folder / f"plain-{rank}.pt")
+
+    def fail_in_one_process(learner: Any, metrics: dict[str, float]) -> None:
+        if rank == "1" and metrics["iteration"] == 2:
+            raise OSError("the disk is full")
+
+    errors = [
+        error_of(lambda: train(replace(A2C, seed=int(rank)), shards=SHARDS)),
+        error_of(lambda: train(A2C, shards=SHARDS - 1)),
+        error_of(lambda: train(A2C, fail_in_one_process, shards=SHARDS)),
+    ]
+    (folder / f"errors-{rank}.json").write_text(json.dumps(errors))
+
+
+def error_of(function: Callable[[], object]) -> str:
+    """Returns the type and the message of the error that a function raises."""
+    try:
+        function()
+    except (GpuvecError, OSError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def run_command(folder: Path) -> None:
+    """Runs the command line with the words in a file of the folder."""
+    sys.exit(main(json.loads((folder / "words.json").read_text())))

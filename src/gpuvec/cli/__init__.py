@@ -26,20 +26,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after `gpuvec`; those of the process by default.
 
     Returns:
-        The exit status: 0 for success, 1 for a failure with a message, 2 for a wrong command line.
+        The exit status: 0 for success, 1 for a failure with a message, 2 for a wrong command line, and 75 if another process of
+        the training ended.
     """
     try:
         import tyro  # noqa: F401  # imported first, because a missing tyro has its own message
     except ModuleNotFoundError:
         print('gpuvec: the command line needs tyro, which is not installed: pip install "gpuvec[train]"', file=sys.stderr)
         return 1
+    from gpuvec.cli.processes import output_of_first_process, reports_errors
+
     try:
-        with working_folder_on_path():
+        with working_folder_on_path(), output_of_first_process():
             return run_command(arguments)
     except (GpuvecError, gym.error.Error, OSError, MemoryError, ModuleNotFoundError, ValueError) as error:
         remedy = ': pip install "gpuvec[train]"' if getattr(error, "name", None) in ("torch", "rich") else ""
-        print(f"gpuvec: {in_one_line(error)}{remedy}", file=sys.stderr)
-        return 1
+        if reports_errors(error):
+            print(f"gpuvec: {in_one_line(error)}{remedy}", file=sys.stderr)
+        return getattr(error, "exit_status", 1)
 
 
 def run_command(arguments: Sequence[str] | None) -> int:

@@ -12,6 +12,7 @@ import tyro
 
 from gpuvec.cli.env_lookup import find_env_spec, import_env_module
 from gpuvec.cli.population_run import is_population, new_population, resume_population
+from gpuvec.cli.processes import GpuProcesses, start_on_gpus
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.scale_choice import choose_scale
 from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
@@ -23,8 +24,10 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.sinks import require_packages
+from gpuvec.learners.shards.torchrun import Sharding, process_device, read_launch
 
 if TYPE_CHECKING:
+    from gpuvec.learners.runs.folder import RunFolder
     from gpuvec.learners.runs.run_writer import RunWriter
     from gpuvec.replay.live.process import LiveSettings
 
@@ -48,6 +51,8 @@ def train(
     watch_rows: int = 4,
     population: int = 0,
     best: int = 3,
+    sharding: Sharding = Sharding(),  # noqa: B008  # it is not mutated
+    start: GpuProcesses = GpuProcesses(),  # noqa: B008  # it is not mutated
 ) -> int:
     """Train a policy, write a run folder, and evaluate the result.
 
@@ -69,8 +74,13 @@ def train(
             total_steps steps, with the seeds from --seed on. The folder has the numbers of all agents, and run folders of the
             best ones.
         best: the number of the best agents of a population that get a run folder.
+        sharding: how the environments are divided between several processes.
+        start: the processes that this command starts.
     """
     require_positive(checkpoint_every, episodes)
+    start_on_gpus(start, settings.device)
+    if interrupted := interrupted_run(runs):
+        return resume(interrupted, None, checkpoint_every, log, episodes, watch, watch_rows, trust=True)
     live = live_settings(watch, watch_rows)
     require_packages(log)
     find_env_spec(settings.env)  # an unknown id fails here, before torch is imported
@@ -79,21 +89,43 @@ def train(
         return _train_population(settings, population, runs, best)
 
     with waiting("loading PyTorch"):
-        from gpuvec.engine.backends.device import parse_device
-        from gpuvec.learners.environments import policy_roles
         from gpuvec.learners.runs.run_writer import RunWriter
 
-    args = chosen_settings(settings, args_class(algorithm), tuned(settings.env, settings.device, algorithm))
-    roles = policy_roles(args.env, args.params, algorithm)
-    if is_autoscaled(settings):
-        args = choose_scale(args, roles, settings.num_steps)
-    args = args.resolved(str(parse_device(settings.device)))
-    policies = dict.fromkeys(roles, args)
+    policies = _chosen_policies(settings, algorithm)
+    args = next(iter(policies.values()))
 
     def open_run() -> RunWriter:
         return RunWriter.new(runs, algorithm, asdict(args), log)
 
-    return run_training(policies, open_run, None, checkpoint_every, episodes, live)
+    return run_training(policies, open_run, None, checkpoint_every, episodes, live, sharding)
+
+
+def _chosen_policies(settings: TrainingArgs, algorithm: str) -> dict[str, TrainingArgs]:
+    """The settings of each role, with values for the device of this process."""
+    from gpuvec.learners.environments import policy_roles
+
+    args = chosen_settings(settings, args_class(algorithm), tuned(settings.env, settings.device, algorithm))
+    roles = policy_roles(args.env, args.params, algorithm)
+    if is_autoscaled(settings):
+        launch = read_launch()
+        if launch is not None and launch.size > 1:
+            raise ValueError("--num-envs auto measures one device: choose a number with one process, and give it to all.")
+        args = choose_scale(args, roles, settings.num_steps)
+    return dict.fromkeys(roles, args.resolved(process_device(settings.device)))
+
+
+def interrupted_run(runs: Path) -> Path | None:
+    """Returns the run folder of the same processes before torchrun started them again, if it has a checkpoint.
+
+    Args:
+        runs: the folder in which the run folders are.
+    """
+    launch = read_launch()
+    if launch is None or not launch.restarts:
+        return None
+    from gpuvec.learners.runs.restarts import find_interrupted_run
+
+    return find_interrupted_run(runs, launch.run_id)
 
 
 def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is_autoscaled: bool) -> None:
@@ -108,6 +140,8 @@ def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is
     Raises:
         ValueError: such an option is set.
     """
+    if read_launch() is not None:
+        raise ValueError("--population trains on one device: start it without torchrun and --gpus.")
     if algorithm != "ppo":
         raise ValueError(f"--population trains by ppo, got --algorithm {algorithm}.")
     if log:
@@ -139,6 +173,8 @@ def resume(
     watch: WatchSeconds = None,
     watch_rows: int = 4,
     trust: bool = False,
+    deterministic_shards: bool = True,
+    start: GpuProcesses = GpuProcesses(),  # noqa: B008  # it is not mutated
 ) -> int:
     """Continue a training that was stopped, from its newest checkpoint.
 
@@ -154,8 +190,11 @@ def resume(
         watch: seconds between two live replays, which `gpuvec watch RUN --live` shows. Without it there are none.
         watch_rows: the number of environments of a live replay.
         trust: import the Python module that the checkpoint names for its environment. Importing runs the module's code.
+        deterministic_shards: add the parts of several processes in a fixed order.
+        start: the processes that this command starts; their number must divide that of the shards of the run.
     """
     require_positive(checkpoint_every, episodes)
+    start_on_gpus(start, "cuda")
     live = live_settings(watch, watch_rows)
     require_packages(log)
     if is_population(run):
@@ -163,33 +202,56 @@ def resume(
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest
         from gpuvec.learners.runs.folder import RunFolder
-        from gpuvec.learners.runs.records import SETTINGS
         from gpuvec.learners.runs.run_writer import RunWriter, changed_versions
         from gpuvec.learners.runs.sinks import read_metric_lines
 
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(run))
-        if SETTINGS not in folder.file_names():
-            raise FileNotFoundError(
-                f"{run} is not a run folder: it has no {SETTINGS}. Give a folder that `gpuvec train` created."
-            )
-        folder.lock()
+        lock_run(folder)
         checkpoint = load_newest(folder)
         policies = _settings_to_resume(checkpoint, run, total_steps, trust)
         args = next(iter(policies.values()))
-        changes = changed_versions(folder)
+        print_changes(changed_versions(folder))
         read_metric_lines(folder, checkpoint["iteration"])  # raises an error for damaged metrics before training, and not after
-        for name, versions in changes.items():
-            print(
-                "{} was {} and is {} now: numbers may differ from those of a run that was not stopped".format(name, *versions)
-            )
 
         def open_run() -> RunWriter:
             writer = RunWriter(folder, asdict(args), log, checkpoint["iteration"])
             stack.pop_all()  # from here on, the writer closes the folder
             return writer
 
-        return run_training(policies, open_run, checkpoint, checkpoint_every, episodes, live)
+        sharding = Sharding(1 + len(checkpoint.get("shards", ())), deterministic_shards)
+        return run_training(policies, open_run, checkpoint, checkpoint_every, episodes, live, sharding)
+
+
+def lock_run(folder: RunFolder) -> None:
+    """Locks a run folder in the process that writes to it.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        FileNotFoundError: it is not a run folder.
+        RunInUseError: another training writes to it.
+    """
+    from gpuvec.learners.runs.records import SETTINGS
+
+    if SETTINGS not in folder.file_names():
+        raise FileNotFoundError(
+            f"{folder.path} is not a run folder: it has no {SETTINGS}. Give a folder that `gpuvec train` created."
+        )
+    launch = read_launch()
+    if launch is None or launch.rank == 0:
+        folder.lock()
+
+
+def print_changes(changes: Mapping[str, tuple[str | None, str | None]]) -> None:
+    """Prints which packages have other versions than at the start of a run.
+
+    Args:
+        changes: {package: (version in the run, version now)}.
+    """
+    for name, (before, now) in changes.items():
+        print(f"{name} was {before} and is {now} now: numbers may differ from those of a run that was not stopped")
 
 
 def _settings_to_resume(
@@ -212,6 +274,10 @@ def _settings_to_resume(
         require_network_size(args, checkpoint["policies"][role]["network"])
     if total_steps is not None:
         policies = {role: replace(args, total_steps=total_steps) for role, args in policies.items()}
+    if (launch := read_launch()) is not None and launch.size > 1:  # each process has the GPU of its number
+        policies = {role: replace(args, device=args.device.partition(":")[0]) for role, args in policies.items()}
+        device = process_device(next(iter(policies.values())).device)
+        policies = {role: args.resolved(device) for role, args in policies.items()}
     first = next(iter(policies.values()))
     find_env_spec(first.env)
     if checkpoint["iteration"] >= first.iterations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,18 @@ from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import find_env_spec
 from gpuvec.cli.eval_command import result_lines
 from gpuvec.cli.failure_replay import save_failure
+from gpuvec.cli.processes import common_signal, describe_processes
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import algorithm_name
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.metric_names import ENV_METRICS
+from gpuvec.learners.shards.torchrun import Sharding
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
     from gpuvec.learners.runs.run_writer import RunWriter
+    from gpuvec.learners.shards.process_group import Processes
     from gpuvec.learners.training import Result
     from gpuvec.replay.live.process import LiveReplays, LiveSettings
 
@@ -31,17 +34,22 @@ class RunRecorder:
 
     Args:
         open_run: creates or opens the run folder. It is called after the first iteration, so that settings that cannot be used
-            leave no folder.
+            leave no folder. None if another process of the training writes it.
         checkpoint_every: iterations between two checkpoints.
         live: how often live replays are saved; None for never.
     """
 
-    def __init__(self, open_run: Callable[[], RunWriter], checkpoint_every: int, live: LiveSettings | None = None) -> None:
+    def __init__(
+        self, open_run: Callable[[], RunWriter] | None, checkpoint_every: int, live: LiveSettings | None = None
+    ) -> None:
         self._open_run, self._checkpoint_every, self._live_settings = open_run, checkpoint_every, live
         self.live_replays: LiveReplays | None = None
         self.run: RunWriter | None = None
         self.last_checkpoint: Path | None = None
-        self.received_signal: Callable[[], int] = lambda: 0  # the number of the signal that ends the training
+        self.received_signal: Callable[[], int] = lambda: 0  # the number of the signal that a process received
+        self.stop_signal = 0  # the one that ended the training
+        self.processes_record: dict[str, Any] = {"shards": 1}
+        """The contents of processes.json."""
 
     def record(self, progress: Progress, learner: Learner, metrics: dict[str, float]) -> None:
         """Writes the metrics of an iteration, and a checkpoint if one is due.
@@ -54,21 +62,27 @@ class RunRecorder:
         Raises:
             KeyboardInterrupt: the process received a signal.
         """
-        if self.run is None:
+        if self.run is None and self._open_run is not None:
             self.run = self._open_run()
+            if self.processes_record["shards"] > 1:
+                self.run.record_processes(self.processes_record)
             if self._live_settings is not None:
                 from gpuvec.replay.live.process import LiveReplays
 
                 self.live_replays = LiveReplays(self.run.path, learner, self._live_settings, print_problem)
-        self.run.log(metrics)
+        if self.run is not None:
+            self.run.log(metrics)
         if self.live_replays is not None:
             self.live_replays.update()
         progress.update(metrics, learner.stage_timer.seconds(), learner.single_graph)
         if metrics["iteration"] < learner.iteration:
             return
         if self.is_checkpoint_due(learner.iteration):
-            self.last_checkpoint = self.run.save(learner.state_dict())
-        if self.received_signal():
+            checkpoint = learner.state_dict()
+            if self.run is not None:
+                self.last_checkpoint = self.run.save(checkpoint)
+        self.stop_signal = self.received_signal()
+        if self.stop_signal:
             raise KeyboardInterrupt
 
     def is_checkpoint_due(self, iteration: int) -> bool:
@@ -91,6 +105,17 @@ class RunRecorder:
             networks = {role: checkpoint["policies"][role]["network"] for role in checkpoint["args"]}
             self.live_replays.save_last(networks, checkpoint["iteration"])
 
+    def print_stop(self, iterations: int) -> None:
+        """Prints after which iteration a signal stopped the training, if this process writes the run folder.
+
+        Args:
+            iterations: the number of iterations of the whole training.
+        """
+        if self.run is not None and self.last_checkpoint is not None:
+            _, _, iteration = self.last_checkpoint.stem.partition("-")
+            remedy = f"to continue: gpuvec resume {self.run.path}"
+            print(f"stopped    after {iteration} of {iterations} iterations; {remedy}", flush=True)
+
     def explain(self, fault: NonFiniteError, policies: Mapping[str, TrainingArgs], checkpoint: Mapping[str, Any] | None) -> str:
         """Saves a replay of the row that broke, and returns what a user can look at after a fault.
 
@@ -101,8 +126,10 @@ class RunRecorder:
         """
         previous = self.last_checkpoint or (checkpoint and "that from which the run continued")
         hint = f"The previous checkpoint is {previous}." if previous else "No checkpoint was written before."
-        if fault.location is None:
+        if fault.location is None or self._open_run is None:
             return hint
+        if self.processes_record["shards"] > 1:
+            return f"{hint} A training of several shards has no replay of it."
         if self.run is None:
             self.run = self._open_run()
         return f"{hint} {save_failure(self.run, fault.location, policies, checkpoint)}"
@@ -141,6 +168,7 @@ def run_training(
     checkpoint_every: int,
     episodes: int,
     live: LiveSettings | None = None,
+    sharding: Sharding | None = None,
 ) -> int:
     """Trains, writes the run folder, and evaluates the result.
 
@@ -151,47 +179,76 @@ def run_training(
         checkpoint_every: iterations between two checkpoints.
         episodes: the number of episodes in the evaluation.
         live: how often live replays are saved; None for never.
+        sharding: how the environments are divided; None for the default.
 
     Returns:
         The exit status: 0, or 128 plus the number of the signal that ended the training.
     """
     with waiting("loading PyTorch"):
-        from gpuvec.learners.training import train as train_policies
+        from gpuvec.learners.shards.join import join_processes
 
     args = next(iter(policies.values()))
-    names = " and ".join(dict.fromkeys(algorithm_name(each).upper() for each in policies.values()))
-    title = f"{names} on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
-    with closing(RunRecorder(open_run, checkpoint_every, live)) as recorder:
+    with ExitStack() as stack:
+        processes = stack.enter_context(join_processes(args.device))
+        is_first = processes.rank == 0
+        recorder = stack.enter_context(closing(RunRecorder(open_run if is_first else None, checkpoint_every, live)))
+        recorder.processes_record = describe_processes(sharding or Sharding(), processes.size)
         try:
-            with (
-                deferred_signals() as recorder.received_signal,
-                Progress(title, args.iterations, may_end_early=args.target_return is not None) as progress,
-            ):
-                result = train_policies(
-                    policies,
-                    partial(recorder.record, progress),
-                    checkpoint,
-                    on_phase=progress.wait_for,
-                    exact_at=recorder.is_checkpoint_due,
-                )
+            result = _train(policies, recorder, checkpoint, sharding or Sharding(), processes)
+            if not is_first:
+                return 0
             recorder.save_last(result.checkpoint)
         except NonFiniteError as error:
             # With the traceback of the error, which has the learner, its memory is free for another one.
             fault = NonFiniteError(str(error), error.location)
         except KeyboardInterrupt:
-            if recorder.run is None or recorder.last_checkpoint is None or not recorder.received_signal():
+            if not recorder.stop_signal:
                 raise
-            _, _, iteration = recorder.last_checkpoint.stem.partition("-")
-            print(
-                f"stopped    after {iteration} of {args.iterations} iterations; to continue: gpuvec resume {recorder.run.path}"
-            )
-            return 128 + recorder.received_signal()
+            recorder.print_stop(args.iterations)
+            # torchrun ends the other processes when one has ended, which must not be before the first one has saved.
+            processes.wait_for_all()
+            return 128 + recorder.stop_signal
         else:
             assert recorder.run is not None, "the checkpoint is in it"
             evaluate_result(result, args, recorder.run, episodes)
             recorder.end_live_replays(wait=True)
             return 0
         raise NonFiniteError(f"{fault} {recorder.explain(fault, policies, checkpoint)}", fault.location)
+
+
+def _train(
+    policies: Mapping[str, TrainingArgs],
+    recorder: RunRecorder,
+    checkpoint: Mapping[str, Any] | None,
+    sharding: Sharding,
+    processes: Processes,
+) -> Result:
+    """Trains, and shows the progress; a signal to one of the processes ends all of them after the iteration."""
+    from gpuvec.learners.training import train as train_policies
+
+    args, title = next(iter(policies.values())), _title(policies, processes.size)
+    with (
+        deferred_signals() as received_signal,
+        Progress(title, args.iterations, may_end_early=args.target_return is not None) as progress,
+    ):
+        recorder.received_signal = common_signal(received_signal, processes)
+        return train_policies(
+            policies,
+            partial(recorder.record, progress),
+            checkpoint,
+            on_phase=progress.wait_for,
+            exact_at=recorder.is_checkpoint_due,
+            shards=sharding.shards,
+            deterministic_shards=sharding.deterministic_shards,
+        )
+
+
+def _title(policies: Mapping[str, TrainingArgs], num_processes: int) -> str:
+    """The line above the progress of a training."""
+    args = next(iter(policies.values()))
+    names = " and ".join(dict.fromkeys(algorithm_name(each).upper() for each in policies.values()))
+    device = args.device if num_processes == 1 else f"{args.device.partition(':')[0]} in {num_processes} processes"
+    return f"{names} on {args.env}, {args.num_envs} environments on {device}, seed {args.seed}"
 
 
 def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 SETTINGS, VERSIONS, METRICS, RESULT = "args.json", "versions.json", "metrics.jsonl", "result.json"
 POPULATION, POPULATION_HISTORY, POPULATION_STATE = "population.json", "population.npz", "population.pt"
+PROCESSES = "processes.json"  # of a run of several shards: the processes, the shards, and what torchrun calls itself
 FAILURE = "failure.html"  # the replay of a number that was not finite
 MAX_RECORD_BYTES = 1 << 20  # the size up to which these files are read, metrics excepted
 

@@ -7,6 +7,7 @@ The files of the folder::
         versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
         metrics.jsonl    one line per iteration; null where there is no number yet
         checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
+        processes.json   the number of processes and shards, if there are several
         result.json      the result of the evaluation at the end; missing while the run is not complete
         failure.html     the last states before a number that was not finite, if that ended the training
         live-<iteration>.html, live-<iteration>.safetensors    with `--watch`: replays and their policies, see `replay.live`
@@ -30,7 +31,7 @@ import gpuvec
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.checkpoint import save_to_folder
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import FAILURE, MAX_RECORD_BYTES, RESULT, SETTINGS, VERSIONS, parse_json, to_json
+from gpuvec.learners.runs.records import FAILURE, MAX_RECORD_BYTES, PROCESSES, RESULT, SETTINGS, VERSIONS, parse_json, to_json
 from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
@@ -86,6 +87,17 @@ class RunWriter:
             folder.close()
             shutil.rmtree(path)
             raise
+
+    def record_processes(self, values: Mapping[str, Any]) -> None:
+        """Writes the processes of the training.
+
+        Args:
+            values: {name: value} for processes.json.
+
+        Raises:
+            RunWriteError: the file cannot be written.
+        """
+        self._folder.write(PROCESSES, to_json(values))
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Passes the metrics of an iteration to all sinks.

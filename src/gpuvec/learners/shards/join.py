@@ -74,7 +74,7 @@ def _meet(launch: Launch, seconds: float) -> Any:
     """Returns the store through which the processes meet, when all of them have reached it."""
     # torchrun has a store of its own, and the first process has it without torchrun. A restart of torchrun has the same store.
     is_host = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    timeout, restarts = timedelta(seconds=seconds), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    timeout = timedelta(seconds=seconds)
     try:
         if not _stores:
             place = launch.address, launch.port, launch.size
@@ -83,7 +83,7 @@ def _meet(launch: Launch, seconds: float) -> Any:
         raise ProcessesError(
             f"process {launch.rank} does not reach the first process at {launch.address}:{launch.port} within {seconds:.0f} s."
         ) from error
-    store = c10d.PrefixStore(f"gpuvec/{restarts}/{len(_stores)}", _stores[0])
+    store = c10d.PrefixStore(f"gpuvec/{launch.restarts}/{len(_stores)}", _stores[0])
     _stores.append(store)
     store.set_timeout(timeout)
     store.set(f"started/{launch.rank}", "")

@@ -134,6 +134,14 @@ class Processes:
         """
         return number if self.size == 1 else int(self._gather(torch.tensor([number]), self.host_group).max())
 
+    def wait_for_all(self) -> None:
+        """Waits until all processes call this, too.
+
+        Raises:
+            LostProcessError: another process ended.
+        """
+        self.largest(0)
+
 
 @contextmanager
 def _lost_processes_reported() -> Iterator[None]:

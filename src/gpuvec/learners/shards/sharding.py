@@ -12,9 +12,7 @@ from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.torchrun import read_launch
-
-DEFAULT_SHARDS = 8  # of a training that torchrun started, so that 1, 2, 4 and 8 processes have the same results
+from gpuvec.learners.shards.torchrun import Sharding, number_of_shards
 
 
 def divide(configs: Mapping[str, Any], shards: int | None, deterministic: bool, joined: Processes) -> tuple[Processes, int]:
@@ -32,10 +30,7 @@ def divide(configs: Mapping[str, Any], shards: int | None, deterministic: bool, 
         LostProcessError: another process ended.
     """
     processes = replace(joined, deterministic=deterministic)
-    count = shards
-    if count is None:
-        default = 1 if read_launch() is None else DEFAULT_SHARDS
-        count = default if deterministic else processes.size
+    count = number_of_shards(Sharding(shards, deterministic), processes.size)
     processes.require_equal(comparable_settings(configs, count, deterministic))
     require_divisible(configs, count, processes)
     return processes, count

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import DeviceError, ProcessesError
 
+DEFAULT_SHARDS = 8  # of a training that torchrun started, so that 1, 2, 4 and 8 processes have the same results
 REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How the environments of a training are divided."""
+
+    shards: int | None = None
+    """The number of parts of the environments that are computed by themselves. The results are equal bit for bit for any number
+    of processes that divides it. None for 8 with torchrun, and for 1 without."""
+    deterministic_shards: bool = True
+    """Add the parts in a fixed order. Otherwise each process has one part, and the library chooses the order."""
 
 
 class Launch(NamedTuple):
@@ -20,6 +33,8 @@ class Launch(NamedTuple):
     local_rank: int  # the number of this process among those of its machine
     address: str  # of the machine on which the processes meet
     port: int
+    run_id: str = ""  # what torchrun calls itself, the same after a restart of the processes
+    restarts: int = 0  # how often torchrun has started the processes again
 
 
 def read_launch(variables: Mapping[str, str] | None = None) -> Launch | None:
@@ -36,13 +51,26 @@ def read_launch(variables: Mapping[str, str] | None = None) -> Launch | None:
         return None
     if missing := [name for name in REQUIRED if name not in variables]:
         raise ProcessesError(f"the environment variables {', '.join(missing)} are missing: start the processes with torchrun.")
-    rank, size, local_rank, port = (
-        _integer(variables, name, default)
-        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("MASTER_PORT", 0))
-    )
+    defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 0, "TORCHELASTIC_RESTART_COUNT": 0}
+    rank, size, local_rank, port, restarts = (_integer(variables, *item) for item in defaults.items())
     if not 0 <= rank < size:
         raise ProcessesError(f"RANK must be from 0 to WORLD_SIZE - 1, got {rank} of {size}.")
-    return Launch(rank, size, local_rank, variables["MASTER_ADDR"], port)
+    run_id = variables.get("TORCHELASTIC_RUN_ID", "")
+    return Launch(rank, size, local_rank, variables["MASTER_ADDR"], port, run_id, restarts)
+
+
+def number_of_shards(sharding: Sharding, num_processes: int) -> int:
+    """Returns the number of shards of a training.
+
+    Args:
+        sharding: as the user wants it.
+        num_processes: the number of processes.
+    """
+    if sharding.shards is not None:
+        return sharding.shards
+    if not sharding.deterministic_shards:
+        return num_processes
+    return 1 if read_launch() is None else DEFAULT_SHARDS
 
 
 def _integer(variables: Mapping[str, str], name: str, default: int) -> int:

@@ -1,0 +1,148 @@
+"""Trainings of the command line in several processes: signals, killed processes, messages and restarts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.process_trainings import finish, run_command, start_processes
+
+from gpuvec.cli import main
+from gpuvec.cli.processes import torchrun_command
+from gpuvec.errors import ProcessesError
+from gpuvec.learners.runs.checkpoint import list_checkpoints, load
+from gpuvec.learners.runs.restarts import find_interrupted_run
+from gpuvec.learners.shards import join
+from gpuvec.learners.shards.torchrun import Launch, read_launch
+
+STEPS_PER_ITERATION = 64
+TRAIN = (
+    "train --algorithm a2c --env gpuvec/CartPole-v1 --device cpu --num-envs 8 --num-steps 8 --hidden 8 --no-anneal-lr "
+    "--checkpoint-every 5 --episodes 2 --shards 2"
+)
+ENDLESS = f"{TRAIN} --total-steps 1000000000"
+
+
+def start(folder: Path, words: str, **variables: str) -> list[Any]:
+    """Starts two processes that run a command."""
+    (folder / "words.json").write_text(json.dumps(words.split()))
+    return start_processes(run_command, 2, folder, **variables)
+
+
+def wait_for_checkpoint(runs: Path, iteration: int) -> Path:
+    """Waits until there is a checkpoint of this iteration or a later one, and returns the run folder."""
+    end = time.monotonic() + 300
+    while time.monotonic() < end:
+        for run in runs.iterdir() if runs.is_dir() else []:
+            if any(int(path.stem.partition("-")[2]) >= iteration for path in list_checkpoints(run)):
+                return run
+        time.sleep(0.02)
+    raise TimeoutError(f"no checkpoint of iteration {iteration} in {runs}")
+
+
+def weights(run: Path, iteration: int) -> dict[str, Any]:
+    """The weights in the newest checkpoint, as bytes."""
+    checkpoint = load(run)
+    assert checkpoint["iteration"] == iteration
+    return {name: x.numpy().tobytes() for name, x in checkpoint["policies"]["all"]["network"].items()}
+
+
+def test_a_run_that_is_stopped_and_killed_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
+    runs, whole = tmp_path / "runs", tmp_path / "whole"
+    stopped = start(tmp_path, f"{ENDLESS} --runs {runs}", TORCHELASTIC_RUN_ID="first")
+    run = wait_for_checkpoint(runs, 5)
+    stopped[1].send_signal(signal.SIGTERM)
+    (status, output, errors), (other_status, *other_outputs) = finish(stopped)
+    assert (status, other_status) == (128 + signal.SIGTERM, 128 + signal.SIGTERM), errors
+    assert "on cpu in 2 processes" in output
+    assert f"to continue: gpuvec resume {run}" in output
+    assert other_outputs == ["", ""], "the first process alone prints"
+    assert json.loads((run / "processes.json").read_text()) == {
+        "processes": 2, "shards": 2, "deterministic_shards": True, "run_id": "first"
+    }  # fmt: skip
+
+    # The same torchrun starts `train` again: it continues the run. Then one process is killed.
+    iteration = load(run)["iteration"]
+    assert find_interrupted_run(runs, "first") == run
+    assert find_interrupted_run(runs, "second") is None
+    words = f"{ENDLESS} --runs {runs}"
+    killed = start(tmp_path, words, TORCHELASTIC_RUN_ID="first", TORCHELASTIC_RESTART_COUNT="1")
+    assert wait_for_checkpoint(runs, iteration + 5) == run
+    killed[0].kill()
+    (status, *_), (other_status, _, errors) = finish(killed)
+    assert (status, other_status) == (-signal.SIGKILL, 75)
+    assert "gpuvec: another process of the training ended, or does not answer" in errors
+
+    iterations = load(run)["iteration"] + 3
+    steps = ["--episodes", "2", "--total-steps", str(iterations * STEPS_PER_ITERATION)]
+    assert main(["resume", str(run), *steps]) == 0
+    assert main([*TRAIN.split(), *steps, "--runs", str(whole)]) == 0
+    assert weights(run, iterations) == weights(next(whole.iterdir()), iterations)
+    assert find_interrupted_run(runs, "first") is None, "it is complete"
+
+
+# ---- messages
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A free port, for processes that did not join others before."""
+    monkeypatch.setattr(join, "_stores", [])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [(0, "of 2 processes 1 did not start within 1 s"), (1, "process 1 does not reach the first process at 127.0.0.1:")],
+)
+def test_a_missing_process_is_named(port: int, monkeypatch: pytest.MonkeyPatch, rank: int, message: str) -> None:
+    variables = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(ProcessesError, match=message), join.join_processes("cpu", start_seconds=1.0):
+        pass
+
+
+def test_variables_of_torchrun_are_read_and_checked() -> None:
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host", "MASTER_PORT": "5", "LOCAL_RANK": "1"}
+    assert read_launch(variables) == Launch(1, 2, 1, "host", 5)
+    assert read_launch({"MASTER_PORT": "5"}) is None
+    for name, value, message in (
+        ("RANK", "2", "RANK must be from 0 to WORLD_SIZE - 1"),
+        ("WORLD_SIZE", "two", "WORLD_SIZE must be a number, got 'two'"),
+    ):
+        with pytest.raises(ProcessesError, match=message):
+            read_launch({**variables, name: value})
+    del variables["MASTER_ADDR"]
+    with pytest.raises(ProcessesError, match="MASTER_ADDR are missing: start the processes with torchrun"):
+        read_launch(variables)
+
+
+def test_gpus_start_torchrun() -> None:
+    words = torchrun_command(["train", "--gpus", "2"], 2, 3)
+    assert words[1:3] == ["-m", "torch.distributed.run"]
+    assert words[3:] == ["--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m", "gpuvec", "train", "--gpus", "2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--gpus 2 --device cpu", "--gpus 2 is for GPUs, and the device is cpu. Processes on a CPU are started by `torchrun"),
+        ("--gpus -1", "gpus and max_restarts must be at least 0"),
+        ("--max-restarts 1", "restarts are for gpus, got 0 and 1"),
+        ("--device cpu --shards 3", "num_envs must be a multiple of the number of shards, got 128 and 3"),
+    ],
+)
+def test_wrong_numbers_of_processes_are_refused(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *options.split()]) == 1
+    assert message in capsys.readouterr().err
