@@ -17,7 +17,7 @@ import torch.distributed.distributed_c10d as c10d
 
 import gpuvec
 from gpuvec.errors import GpuvecError, LostProcessError, ProcessesError
-from gpuvec.learners.shards.process_group import Processes
+from gpuvec.learners.shards.process_group import Groups, Processes
 from gpuvec.learners.shards.torchrun import Launch, process_device, read_launch
 
 START_SECONDS = 60.0  # within which all processes must have started
@@ -65,9 +65,11 @@ def join_processes(device: str, start_seconds: float = START_SECONDS) -> Iterato
         _publish(store, f"failed/{launch.rank}", " ".join(str(error).split()) or type(error).__name__)
         raise
     finally:
-        _joined = None
         if dist.is_initialized():
             dist.destroy_process_group()
+        if _joined is not None:
+            _joined.groups.close()
+            _joined = None
 
 
 def _meet(launch: Launch, seconds: float) -> Any:
@@ -98,7 +100,7 @@ def _make_groups(launch: Launch, store: Any, device: str) -> Processes:
     """Makes the process groups, after a check that the processes fit together."""
     seconds = timedelta(seconds=HOST_SECONDS)
     dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.size, timeout=seconds)
-    processes = Processes(launch.rank, launch.size, host_group=dist.group.WORLD)
+    processes = Processes(launch.rank, launch.size, groups=Groups(dist.group.WORLD))
     problem, own_device = "", "cpu"
     try:
         own_device = process_device(device)
@@ -112,11 +114,11 @@ def _make_groups(launch: Launch, store: Any, device: str) -> Processes:
     processes.require_equal({**versions, "torch": str(torch.__version__), "kind of device": own_device.partition(":")[0]})
     timeout = timedelta(seconds=EXCHANGE_SECONDS)
     if own_device == "cpu":
-        group = dist.new_group(backend="gloo", timeout=timeout)
+        processes.groups.device = dist.new_group(backend="gloo", timeout=timeout)
     else:
         torch.cuda.set_device(own_device)
-        group = dist.new_group(backend="nccl", timeout=timeout, device_id=torch.device(own_device))
-    return Processes(launch.rank, launch.size, group=group, host_group=dist.group.WORLD)
+        processes.groups.device = dist.new_group(backend="nccl", timeout=timeout, device_id=torch.device(own_device))
+    return processes
 
 
 def _publish(store: Any, name: str, text: str) -> None:

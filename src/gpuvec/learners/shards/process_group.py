@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpuvec.errors import LostProcessError, ProcessesError
+
+
+class Groups:
+    """The process groups of torch.distributed.
+
+    Args:
+        host: the group for data of the host; None for one process.
+    """
+
+    def __init__(self, host: Any = None) -> None:
+        self.host = host
+        self.device: Any = None
+        """The group for tensors on the devices."""
+
+    def close(self) -> None:
+        """Ends the threads of the groups; a thread that frees a tensor while Python ends would end the process by an error."""
+        self.host = self.device = None
 
 
 @dataclass(frozen=True)
@@ -28,10 +45,8 @@ class Processes:
     """The number of processes."""
     deterministic: bool = True
     """Whether sums are of the shards in a fixed order; otherwise the order is that of the library."""
-    group: Any = None
-    """The process group for tensors on the devices; None for one process."""
-    host_group: Any = None
-    """The process group for data of the host."""
+    groups: Groups = field(default_factory=Groups)
+    """The process groups, without which this process is alone."""
 
     def exchange(self, parts: Sequence[Tensor], only_sum: bool) -> Tensor:
         """Exchanges numbers between all shards.
@@ -47,10 +62,10 @@ class Processes:
         if self.size > 1 and only_sum and not self.deterministic:
             total = values.sum(0)
             with _lost_processes_reported():
-                dist.all_reduce(total, group=self.group)
+                dist.all_reduce(total, group=self.groups.device)
             return total
         if self.size > 1:
-            values = self._gather(values, self.group)
+            values = self._gather(values, self.groups.device)
         return values.sum(0) if only_sum else values
 
     def _gather(self, values: Tensor, group: Any) -> Tensor:
@@ -73,7 +88,7 @@ class Processes:
         with _lost_processes_reported(), torch.no_grad():
             for tensor in tensors:
                 values = tensor.detach().contiguous()
-                dist.broadcast(values, 0, group=self.group)
+                dist.broadcast(values, 0, group=self.groups.device)
                 tensor.copy_(values)
 
     def gather_states(self, state: Any) -> list[Any]:
@@ -87,10 +102,10 @@ class Processes:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         content = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-        sizes = self._gather(torch.tensor([len(content)]), self.host_group).tolist()
+        sizes = self._gather(torch.tensor([len(content)]), self.groups.host).tolist()
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: len(content)] = content
-        rows = self._gather(padded.view(1, -1), self.host_group)
+        rows = self._gather(padded.view(1, -1), self.groups.host)
         files = (io.BytesIO(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True))
         return [torch.load(file, map_location="cpu", weights_only=True) for file in files]
 
@@ -123,7 +138,7 @@ class Processes:
             return decision()
         value = torch.tensor([int(decision()) if self.rank == 0 else 0])
         with _lost_processes_reported():
-            dist.broadcast(value, 0, group=self.host_group)
+            dist.broadcast(value, 0, group=self.groups.host)
         return bool(value)
 
     def largest(self, number: int) -> int:
@@ -132,7 +147,7 @@ class Processes:
         Raises:
             LostProcessError: another process ended.
         """
-        return number if self.size == 1 else int(self._gather(torch.tensor([number]), self.host_group).max())
+        return number if self.size == 1 else int(self._gather(torch.tensor([number]), self.groups.host).max())
 
     def wait_for_all(self) -> None:
         """Waits until all processes call this, too.
