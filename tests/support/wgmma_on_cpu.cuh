@@ -80,7 +80,7 @@ inline float clamp_magnitude(float x, float bound) { return x > bound ? bound : 
 inline float to_float(half x) { return _cvtsh_ss(x); }
 inline half to_half(float x) { return _cvtss_sh(x, 0); }
 inline float reciprocal(float x) { return 1.0f / x; }
-inline float reciprocal_root(float x) { return 1.0f / sqrtf(x); }
+inline float square_root(float x) { return sqrtf(x); }
 
 template <int COUNT> struct Products {
     template <bool ADD> static void multiply(float* sums, const u32* left, u64 right) {

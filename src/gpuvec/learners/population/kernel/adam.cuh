@@ -6,7 +6,7 @@
 
 constexpr int DECAY_GROUP = 16;
 constexpr float LOG2_BETA1 = -0.152003093f, LOG2_BETA2 = -0.00144341687f;  // binary logarithms of 0.9 and 0.999
-constexpr float EPS = 1e-5f, SMALLEST_MOMENT = 1e-36f;  // of a second moment, so that its root can be taken by its reciprocal
+constexpr float EPS = 1e-5f;
 
 // The factors of update `update` of an iteration, before which there were `previous_steps`: `first` and `second` those of the gradient and its square, `rate` that of the first
 // moment, and `root` that of the root of the second.
@@ -17,9 +17,8 @@ __device__ __forceinline__ StepFactors make_step_factors(float learning_rate, fl
     return {learning_rate * decay1 / correction1, sqrtf(decay2 / correction2), 0.1f / decay1, 0.001f / decay2};
 }
 
-// Adds the gradient to the moments, and returns what the weight loses.
-__device__ __forceinline__ float step_of_adam(float& exp_avg, float& exp_avg_sq, float gradient, const StepFactors& f) {
+// Adds the gradient to the moments, and updates the weight.
+__device__ __forceinline__ void step_of_adam(float& weight, float& exp_avg, float& exp_avg_sq, float gradient, const StepFactors& f) {
     exp_avg += gradient * f.first, exp_avg_sq += gradient * gradient * f.second;
-    return f.rate * exp_avg * reciprocal(exp_avg_sq * reciprocal_root(exp_avg_sq) * f.root + EPS);
+    weight -= f.rate * exp_avg * reciprocal(square_root(exp_avg_sq) * f.root + EPS);
 }
-__device__ __forceinline__ float decay_moment(float exp_avg_sq, float decay) { return fmaxf(exp_avg_sq * decay, SMALLEST_MOMENT); }

@@ -16,13 +16,12 @@ __device__ __forceinline__ void load_network(const Batch& b, SharedMemory& share
     const i64 offset = (i64)blockIdx.x * AGENT_SIZE + l.network * NETWORK_SIZE;
     const SmallParameters small = small_parameters_of(b, shared, l.network);
     for (int p = l.thread; p < TAIL + TAIL_SIZE; p += NETWORK_THREADS) {
-        const float weight = b.parameters[offset + p], second = fmaxf(b.exp_avg_sq[offset + p], SMALLEST_MOMENT);
+        const float weight = b.parameters[offset + p], second = b.exp_avg_sq[offset + p];
         if (p >= TAIL) {
             m.tail[0][p - TAIL] = weight, m.tail[1][p - TAIL] = b.exp_avg[offset + p], m.tail[2][p - TAIL] = second;
             continue;
         }
-        if (SMALL_IN_SHARED) small.weights[p] = weight, small.exp_avg[p] = b.exp_avg[offset + p];
-        small.exp_avg_sq[p] = second;
+        if (SMALL_IN_SHARED) small.weights[p] = weight, small.exp_avg[p] = b.exp_avg[offset + p], small.exp_avg_sq[p] = second;
         store_small_weight(m, p / H, p % H, weight);
     }
 #pragma unroll
@@ -33,7 +32,7 @@ __device__ __forceinline__ void load_network(const Batch& b, SharedMemory& share
             const i64 source = offset + SECOND_WEIGHTS + owned_output(8 * j + i, l) * H + owned_input(8 * j + i, l);
             const int target = (8 * j + i) / 4 * 4 * NETWORK_THREADS + 4 * l.thread + i % 4;
             m.between.weights[target] = weights[i] = b.parameters[source], m.between.exp_avg[target] = b.exp_avg[source];
-            m.exp_avg_sq[target] = fmaxf(b.exp_avg_sq[source], SMALLEST_MOMENT);
+            m.exp_avg_sq[target] = b.exp_avg_sq[source];
         }
         store_second_weights(m, j, weights, l);
     }

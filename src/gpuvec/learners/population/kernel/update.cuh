@@ -88,12 +88,11 @@ __device__ __forceinline__ void step_small(const Batch& b, SharedMemory& shared,
     for (int i = 0; i < SMALL_SLOTS; i++) {
         const int p = i * NETWORK_THREADS + l.thread, column = p / H, unit = p % H;
         if (p >= TAIL) continue;
-        s.weights[p] -= step_of_adam(s.exp_avg[p], s.exp_avg_sq[p], gradients[column * GRADIENT_PITCH + unit], f);
+        step_of_adam(s.weights[p], s.exp_avg[p], s.exp_avg_sq[p], gradients[column * GRADIENT_PITCH + unit], f);
         store_small_weight(m, column, unit, s.weights[p]);
     }
-    if (l.thread < DERIVATIVES)
-        m.tail[0][l.thread] -=
-            step_of_adam(m.tail[1][l.thread], m.tail[2][l.thread], gradients[COLUMNS * GRADIENT_PITCH + l.thread], f);
+    if (const int p = l.thread; p < DERIVATIVES)
+        step_of_adam(m.tail[0][p], m.tail[1][p], m.tail[2][p], gradients[COLUMNS * GRADIENT_PITCH + p], f);
 }
 
 // The norm of the gradient over both networks, whose squares the warps have stored.
@@ -101,7 +100,7 @@ __device__ __forceinline__ float gradient_norm(const SharedMemory& shared, int u
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; i++) sum += shared.squared_norms[update & 1][i];
-    return sum * reciprocal_root(fmaxf(sum, SMALLEST_MOMENT)) * (1.0f / BATCH);
+    return square_root(sum) * (1.0f / BATCH);
 }
 
 // Loads second weights and first moments from where they are between updates, and stores them there.
@@ -151,41 +150,38 @@ __device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shar
 #pragma unroll
     for (int i = 0; i < OWNED / 4; i++) {
         float4& v = ((float4*)m.exp_avg_sq)[i * NETWORK_THREADS + l.thread];
-        v = make_float4(decay_moment(v.x, decay2), decay_moment(v.y, decay2), decay_moment(v.z, decay2), decay_moment(v.w, decay2));
+        v = make_float4(v.x * decay2, v.y * decay2, v.z * decay2, v.w * decay2);
     }
     const SmallParameters s = small_parameters_of(b, shared, l.network);
 #pragma unroll 1
     for (int p = l.thread; p < TAIL; p += NETWORK_THREADS)
-        s.exp_avg[p] *= decay1, s.exp_avg_sq[p] = decay_moment(s.exp_avg_sq[p], decay2);
-    if (l.thread < TAIL_SIZE) m.tail[1][l.thread] *= decay1, m.tail[2][l.thread] = decay_moment(m.tail[2][l.thread], decay2);
+        s.exp_avg[p] *= decay1, s.exp_avg_sq[p] *= decay2;
+    if (l.thread < TAIL_SIZE) m.tail[1][l.thread] *= decay1, m.tail[2][l.thread] *= decay2;
     sync_warpgroup(l.network);  // a thread has updated others of the small moments
 }
 
 // A step of Adam with the gradient `sums`, whose norm over both networks is `norm`.
-__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int update, float norm, GradientSums& sums,
+__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int update, float norm, const GradientSums& sums,
     float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
     const Lane l;
     NetworkMemory& m = shared.networks[l.network];
     const float scale = __fdividef(1.0f / BATCH, fmaxf(norm * shared.settings.inverse_max_norm, 1.0f));
     const StepFactors unscaled = shared.step_factors[update];
     const StepFactors f = {unscaled.rate, unscaled.root, unscaled.first * scale, unscaled.second * scale * scale};
-    // All moments first, so that no store is between their loads, then the weights.
+    // All moments first, so that no store is between their loads.
 #pragma unroll
     for (int i = 0; i < OWNED / 4; i++) {
         float4& at = ((float4*)m.exp_avg_sq)[i * NETWORK_THREADS + l.thread];
         float4 v = at;
-        float *s = sums.w2 + 4 * i, *a = exp_avg + 4 * i;
-        s[0] = step_of_adam(a[0], v.x, s[0], f), s[1] = step_of_adam(a[1], v.y, s[1], f);
-        s[2] = step_of_adam(a[2], v.z, s[2], f), s[3] = step_of_adam(a[3], v.w, s[3], f);
+        float *w = weights + 4 * i, *a = exp_avg + 4 * i;
+        const float* s = sums.w2 + 4 * i;
+        step_of_adam(w[0], a[0], v.x, s[0], f), step_of_adam(w[1], a[1], v.y, s[1], f);
+        step_of_adam(w[2], a[2], v.z, s[2], f), step_of_adam(w[3], a[3], v.w, s[3], f);
         at = v;
     }
     step_small(b, shared, f, l);
 #pragma unroll
-    for (int j = 0; j < OWNED / 8; j++) {
-#pragma unroll
-        for (int i = 8 * j; i < 8 * j + 8; i++) weights[i] -= sums.w2[i];
-        store_second_weights(m, j, weights + 8 * j, l);
-    }
+    for (int j = 0; j < OWNED / 8; j++) store_second_weights(m, j, weights + 8 * j, l);
     publish_stores();
     sync_warpgroup(l.network);
 }

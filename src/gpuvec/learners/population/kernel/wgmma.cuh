@@ -56,15 +56,15 @@ __device__ __forceinline__ half to_half(float x) {
     asm("cvt.rn.f16.f32 %0,%1;" : "=h"(y) : "f"(x));
     return y;
 }
-// Approximations: 1 / x, and 1 / sqrt(x). Subnormal numbers count as 0.
+// Approximations: 1 / x, and sqrt(x). Subnormal numbers count as 0.
 __device__ __forceinline__ float reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ float reciprocal_root(float x) {
+__device__ __forceinline__ float square_root(float x) {
     float y;
-    asm("rsqrt.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+    asm("sqrt.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
     return y;
 }
 
