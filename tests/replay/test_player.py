@@ -404,6 +404,22 @@ def test_page_fits_into_the_width(page: Page, replay: Path, width: int) -> None:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@needs_browser
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_only_agent_is_chosen_at_once_where_its_panel_covers_nothing(page: Page, tmp_path: Path, width: int) -> None:
+    tracks = TrackWriter()
+    path = write_page(tmp_path / "pole.html", [pole_scene(tracks, 30)], tracks)
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        page.open(path)
+        assert page.find("#inspector").is_displayed() == (width == 1280)
+        page.find(".scene h2").click()
+        assert page.find("#inspector").is_displayed()
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 @needs_node
 @pytest.mark.parametrize("name", [*BOOT, *MODULES])
 def test_module_is_valid(name: str) -> None:

@@ -28,8 +28,8 @@ export class Player {
     this.connect();
     this.views = scenes.map((scene) => new SceneView(scene, this));
     byId("scenes").append(...this.views.map(({ node }) => node));
-    // The only agent of a scene needs no click.
-    this.select(scenes[0].numAgents === 1 ? 0 : null, 0);
+    // The only agent of a scene needs no click, unless the page is narrow and the panel would cover the picture (style.css).
+    this.select(scenes[0].numAgents === 1 && window.innerWidth > 760 ? 0 : null, 0);
   }
 
   writeTexts() {
