@@ -75,6 +75,7 @@ def test_plot_draws_a_population(folder: Path, tmp_path: Path, capsys: pytest.Ca
     [
         (["--population", "-3"], "num_agents must be an integer from 1"),
         (["--population", "2", "--algorithm", "a2c"], "--population trains by ppo, got --algorithm a2c"),
+        (["--population", "2", "--num-envs", "auto"], "--num-envs auto is for one policy"),
         (["--population", "2", "--log", "tensorboard"], "--log tensorboard is for one policy"),
         (["--population", "2", "--hidden", "8", "8", "8"], r"one or two hidden layers, got \(8, 8, 8\): nearest is \(8, 8\)"),
         (["--population", "2", "--env", "gpuvec/TagGridWorld-v0", "--no-normalize"], "has many agents, which a population"),

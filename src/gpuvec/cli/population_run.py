@@ -15,7 +15,11 @@ from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import find_env_spec, import_env_module
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import Progress, waiting
+from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
 from gpuvec.errors import StateError
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.records import POPULATION
@@ -107,6 +111,22 @@ def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Pat
         print(f"best       gpuvec eval {folder}")
     print(f"population {path}")
     return 0
+
+
+def base_settings(settings: TrainingArgs) -> PPOArgs:
+    """Returns the settings of a command line as those that all agents share.
+
+    Args:
+        settings: those of the command line.
+
+    Raises:
+        ValueError: a value out of its range, or a number of environments that is to be measured.
+    """
+    if is_autoscaled(settings):
+        raise ValueError("--num-envs auto is for one policy: give the number of environments of an agent.")
+    base = chosen_settings(settings, PPOArgs, tuned(settings.env, settings.device))
+    assert isinstance(base, PPOArgs), "the class that was asked for"
+    return base
 
 
 def new_population(args: PopulationArgs, runs: Path, num_best: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,14 +10,12 @@ import tyro
 
 from gpuvec.cli.compare_command import estimate_text
 from gpuvec.cli.env_lookup import find_env_spec
-from gpuvec.cli.population_run import Clock, PopulationProgress
+from gpuvec.cli.population_run import Clock, PopulationProgress, base_settings
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.cli.text_table import print_table
 from gpuvec.errors import MissingExtraError
-from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search_space import PARAMS_PREFIX, SearchParameter
 
@@ -64,8 +62,7 @@ def sweep(
     """
     find_env_spec(settings.env)
     parameters = tuple(SearchParameter(*each) for each in param)
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    base = PPOArgs(**{**values, "params": {**tuned(settings.env, settings.device).params, **settings.params}})
+    base = base_settings(settings)
     with waiting("loading PyTorch"):
         from gpuvec.learners.population.population_based_training import PBTArgs
         from gpuvec.learners.population.sweep import SweepArgs

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from gpuvec.cli.env_lookup import find_env_spec, import_env_module
-from gpuvec.cli.population_run import is_population, new_population, resume_population
+from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
 from gpuvec.cli.processes import GpuProcesses, start_on_gpus
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.scale_choice import choose_scale
@@ -19,7 +19,6 @@ from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
 from gpuvec.cli.training_run import run_training
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
-from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -159,9 +158,9 @@ def _train_population(settings: TrainingArgs, num_agents: int, runs: Path, best:
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
 
-    base = chosen_settings(settings, PPOArgs, tuned(settings.env, settings.device))
-    assert isinstance(base, PPOArgs), "the class that was asked for"
-    return new_population(PopulationArgs(base, num_agents).resolved(str(parse_device(settings.device))), runs, best)
+    return new_population(
+        PopulationArgs(base_settings(settings), num_agents).resolved(str(parse_device(settings.device))), runs, best
+    )
 
 
 def resume(
