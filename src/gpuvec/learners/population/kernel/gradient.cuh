@@ -59,8 +59,8 @@ struct GradientSums {
 // The derivatives of the samples of a pass by the outputs, of which this lane computes one row: the t-th of the 2 * TILES rows of its
 // four lanes. `z` are the outputs of all, and `dz` becomes the left fragments: dz[q][r] has columns 8q + 2t and 8q + 2t + 1 of row r.
 __device__ __forceinline__ void differentiate(
-    const Batch& b, SharedMemory& shared, const float (&z)[TILES][PADDED_OUTPUTS / 2], int update, int pass, u32 (&dz)[Z / 8][4]) {
-    const Lane l;
+    const Batch& b, SharedMemory& shared, const float (&z)[TILES][PADDED_OUTPUTS / 2], int network, int update, int pass, u32 (&dz)[Z / 8][4]) {
+    const Lane l(network);
     const Samples& samples = samples_of(b, shared);
     const int sample = samples.order[update * BATCH + TILE * (pass * TILES + (TILES == 2 ? l.t >> 1 : 0)) + 16 * l.warp + l.g + 8 * (l.t & 1)];
     const float *record = samples.records[sample], *tail = shared.networks[l.network].tail[0];
@@ -98,8 +98,8 @@ typedef float OutputSums[TILES][PADDED_OUTPUTS / 2];
 // The activations h1 and h2 of a pass, of which h2 are those of the last hidden layer, and the outputs z. Stores inputs and activations
 // for the gradients of the weights.
 __device__ __forceinline__ void forward(
-    const Batch& b, SharedMemory& shared, int update, int pass, TileFragments& h1, TileFragments& h2, OutputSums& z) {
-    const Lane l;
+    const Batch& b, SharedMemory& shared, int network, int update, int pass, TileFragments& h1, TileFragments& h2, OutputSums& z) {
+    const Lane l(network);
     const Operands o(shared.networks[l.network], l);
     float first[TILES][32], second[TILES][32];
     u32 x[TILES][X_STEPS][4], one[1][4];
@@ -143,16 +143,16 @@ __device__ __forceinline__ void forward(
 }
 
 // Adds the gradients of a pass to `sums`, or sets them in the first pass.
-template <bool ADD> __device__ __forceinline__ void add_gradient(const Batch& b, SharedMemory& shared, int update, int pass, GradientSums& sums) {
+template <bool ADD> __device__ __forceinline__ void add_gradient(const Batch& b, SharedMemory& shared, int network, int update, int pass, GradientSums& sums) {
     TileFragments h1, h2;
     float by_last[TILES][32], by_first[TILES][32];
     u32 dz[Z / 8][4];
     {
         OutputSums z;
-        forward(b, shared, update, pass, h1, h2, z);
-        differentiate(b, shared, z, update, pass, dz);
+        forward(b, shared, network, update, pass, h1, h2, z);
+        differentiate(b, shared, z, network, update, pass, dz);
     }
-    const Lane l;
+    const Lane l(network);
     const Operands o(shared.networks[l.network], l);
     u32 left[TILES][OUTPUT_STEPS][4];
 #pragma unroll

@@ -135,15 +135,15 @@ __device__ __forceinline__ SmallParameters small_parameters_of(const Batch& b, S
     return {b.parameters + offset, b.exp_avg + offset, b.exp_avg_sq + offset};
 }
 
-// The position of a thread in its warpgroup.
+// The position of a thread in its warpgroup. Where it is made, positions and addresses are computed, so that they occupy no registers
+// before.
 struct Lane {
     int thread, lane, warp, g, t;
     int network;  // 0 for the actor, 1 for the critic; the same in a warp, which the shuffle tells the compiler
-    __device__ __forceinline__ Lane() {
-        const int id = computed_here(threadIdx.x);
-        thread = id & 127, lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
-        network = __shfl_sync(~0u, id >> 7, 0);
+    __device__ __forceinline__ explicit Lane(int network) : network(network) {
+        thread = computed_here(threadIdx.x) & 127, lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
     }
+    __device__ __forceinline__ Lane() : Lane(__shfl_sync(~0u, (int)threadIdx.x >> 7, 0)) {}
 };
 // sums = left * right for STEPS_OF_16 times 16 columns of fragments, and of the edge tiles from `column` on, a multiple of 16.
 template <int STEPS_OF_16>

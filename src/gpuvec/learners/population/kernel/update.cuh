@@ -57,8 +57,8 @@ __device__ __forceinline__ float store_small_gradients(NetworkMemory& m, const G
     return squares + other_squares;
 }
 // Adds the terms of the metrics of a minibatch, and the norm of its gradient.
-__device__ __forceinline__ void add_terms(SharedMemory& shared, const GradientSums& sums, float norm) {
-    const Lane l;
+__device__ __forceinline__ void add_terms(SharedMemory& shared, int network, const GradientSums& sums, float norm) {
+    const Lane l(network);
 #pragma unroll
     for (int i = 0; i < Z / 2; i++) {
         const int term = owned_input(i, l) - DERIVATIVES;
@@ -68,8 +68,8 @@ __device__ __forceinline__ void add_terms(SharedMemory& shared, const GradientSu
 }
 
 // Copies the gradient to global memory, for tests: the layout is that of the parameters.
-__device__ __forceinline__ void copy_gradient(const Batch& b, const SharedMemory& shared, const GradientSums& sums) {
-    const Lane l;
+__device__ __forceinline__ void copy_gradient(const Batch& b, const SharedMemory& shared, int network, const GradientSums& sums) {
+    const Lane l(network);
     const NetworkMemory& m = shared.networks[l.network];
     float* target = b.gradient + (i64)blockIdx.x * AGENT_SIZE + l.network * NETWORK_SIZE;
 #pragma unroll
@@ -104,8 +104,8 @@ __device__ __forceinline__ float gradient_norm(const SharedMemory& shared, int u
 }
 
 // Loads second weights and first moments from where they are between updates, and stores them there.
-__device__ __forceinline__ void load_owned(const SharedMemory& shared, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
-    const Lane l;
+__device__ __forceinline__ void load_owned(const SharedMemory& shared, int network, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
+    const Lane l(network);
     const BetweenUpdates& between = shared.networks[l.network].between;
 #pragma unroll
     for (int i = 0; i < OWNED / 4; i++) {
@@ -115,8 +115,8 @@ __device__ __forceinline__ void load_owned(const SharedMemory& shared, float (&w
         exp_avg[4 * i] = a.x, exp_avg[4 * i + 1] = a.y, exp_avg[4 * i + 2] = a.z, exp_avg[4 * i + 3] = a.w;
     }
 }
-__device__ __forceinline__ void store_owned(SharedMemory& shared, const float (&weights)[OWNED + 1], const float (&exp_avg)[OWNED + 1]) {
-    const Lane l;
+__device__ __forceinline__ void store_owned(SharedMemory& shared, int network, const float (&weights)[OWNED + 1], const float (&exp_avg)[OWNED + 1]) {
+    const Lane l(network);
     BetweenUpdates& between = shared.networks[l.network].between;
 #pragma unroll
     for (int i = 0; i < OWNED / 4; i++) {
@@ -128,11 +128,11 @@ __device__ __forceinline__ void store_owned(SharedMemory& shared, const float (&
 
 // The gradient of a minibatch times its size: in `sums`, and that of the small parameters in shared memory, with the sums of squares
 // of each warp. Positions and addresses are computed here, so that they occupy no registers over the loop.
-__device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& shared, int update, GradientSums& sums) {
-    add_gradient<false>(b, shared, update, 0, sums);
+__device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& shared, int network, int update, GradientSums& sums) {
+    add_gradient<false>(b, shared, network, update, 0, sums);
 #pragma unroll 1
-    for (int pass = 1; pass < PASSES; pass++) add_gradient<true>(b, shared, update, pass, sums);
-    const Lane l;
+    for (int pass = 1; pass < PASSES; pass++) add_gradient<true>(b, shared, network, update, pass, sums);
+    const Lane l(network);
     complete(sums.w1), complete(sums.w3), complete(sums.ones);
     if (LAYERS == 2) complete(sums.w2);
     if (!SMALL_IN_SHARED) sync_warpgroup(l.network);  // the products of all warps have read what the gradients take the place of
@@ -141,8 +141,8 @@ __device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& s
 }
 
 // Multiplies the moments by the powers of their decays, after `count` updates of a group.
-__device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shared, float (&exp_avg)[OWNED + 1], int count) {
-    const Lane l;
+__device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shared, int network, float (&exp_avg)[OWNED + 1], int count) {
+    const Lane l(network);
     NetworkMemory& m = shared.networks[l.network];
     const float decay1 = exp2f(LOG2_BETA1 * count), decay2 = exp2f(LOG2_BETA2 * count);
 #pragma unroll
@@ -161,9 +161,9 @@ __device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shar
 }
 
 // A step of Adam with the gradient `sums`, whose norm over both networks is `norm`.
-__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int update, float norm, const GradientSums& sums,
+__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int network, int update, float norm, const GradientSums& sums,
     float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
-    const Lane l;
+    const Lane l(network);
     NetworkMemory& m = shared.networks[l.network];
     const float scale = __fdividef(1.0f / BATCH, fmaxf(norm * shared.settings.inverse_max_norm, 1.0f));
     const StepFactors unscaled = shared.step_factors[update];
@@ -189,27 +189,28 @@ __device__ __forceinline__ void step_network(const Batch& b, SharedMemory& share
 // Trains both networks for `b.num_updates` minibatches. Returns whether all gradients were finite; the update of one that is not is
 // not made, and it is the last.
 __device__ __forceinline__ bool run_updates(const Batch& b, SharedMemory& shared) {
+    const int network = Lane().network;
     float weights[OWNED + 1], exp_avg[OWNED + 1];
-    load_owned(shared, weights, exp_avg);
+    load_owned(shared, network, weights, exp_avg);
     __syncthreads();  // activations take the place of what was loaded
     bool is_finite = true;
     int k = 0;
 #pragma unroll 1
     for (; k < (int)b.num_updates; k++) {
         GradientSums sums;
-        compute_gradient(b, shared, k, sums);
+        compute_gradient(b, shared, network, k, sums);
         __syncthreads();
         const float norm = gradient_norm(shared, k);
         is_finite = isfinite(norm);
         if (!is_finite) break;
-        add_terms(shared, sums, norm);
-        if (b.gradient && k == (int)b.num_updates - 1) copy_gradient(b, shared, sums);
-        step_network(b, shared, k, norm, sums, weights, exp_avg);
-        if ((k + 1) % DECAY_GROUP == 0) decay_moments(b, shared, exp_avg, DECAY_GROUP);
+        add_terms(shared, network, sums, norm);
+        if (b.gradient && k == (int)b.num_updates - 1) copy_gradient(b, shared, network, sums);
+        step_network(b, shared, network, k, norm, sums, weights, exp_avg);
+        if ((k + 1) % DECAY_GROUP == 0) decay_moments(b, shared, network, exp_avg, DECAY_GROUP);
     }
-    if (k % DECAY_GROUP) decay_moments(b, shared, exp_avg, k % DECAY_GROUP);
+    if (k % DECAY_GROUP) decay_moments(b, shared, network, exp_avg, k % DECAY_GROUP);
     __syncthreads();
-    store_owned(shared, weights, exp_avg);
+    store_owned(shared, network, weights, exp_avg);
     if (threadIdx.x == 0) shared.settings.adam_step += (float)k;
     return is_finite;
 }
