@@ -1,5 +1,5 @@
-// The functions of wgmma.cuh for a CPU. A product runs when it is awaited, as late as a GPU may run it, and its sums are nan before; or
-// when it is issued, if REVERSED.
+// The functions of wgmma.cuh for a CPU. A product runs when it is awaited, as late as a GPU may run it, and its sums are nan
+// before; or when it is issued, if REVERSED.
 #pragma once
 #include "tensor_core.cuh"
 

@@ -1,12 +1,12 @@
 // The gradient of a minibatch: both layers forward, the objective, and back, for TILES of 64 samples at a time.
 //
-// Activations stay in registers as left operands, and are stored transposed once, as operands of the weights' gradients. The products
-// of one tile are issued before those of the other are awaited.
+// Activations stay in registers as left operands, and are stored transposed once, as operands of the weights' gradients. The
+// products of one tile are issued before those of the other are awaited.
 #pragma once
 #include "objective.cuh"
 
-// The operands of a network: their offsets in bytes, the descriptors of tiles, and where a lane stores transposed fragments. All are
-// sums of a constant and one of three numbers, which spares registers.
+// The operands of a network: their offsets in bytes, the descriptors of tiles, and where a lane stores transposed fragments.
+// All are sums of a constant and one of three numbers, which spares registers.
 constexpr u32 AT_W2 = 0, AT_W2_TRANSPOSED = AT_W2 + sizeof(NetworkMemory::w2),
               AT_EDGE = AT_W2_TRANSPOSED + sizeof(NetworkMemory::w2_transposed), AT_W3 = AT_EDGE + sizeof(NetworkMemory::edge),
               AT_H1 = AT_W3 + sizeof(NetworkMemory::w3), AT_X = AT_H1 + H * 2 * TILE, AT_H2 = AT_H1 + sizeof(Activations::h1),
@@ -50,19 +50,22 @@ __device__ __forceinline__ void transpose_over_lanes(u32 (&q)[4], int t) {
     permute_by_xor(q, t);
 }
 
-// The sums of the gradients of a thread: those of the second weights with eight more columns, of which the first is the second bias,
-// of the first weights, of the last weights, and of ones, whose row 0 are the last biases and the terms.
+// The sums of the gradients of a thread: those of the second weights with eight more columns, of which the first is the second
+// bias, of the first weights, of the last weights, and of ones, whose row 0 are the last biases and the terms.
 struct GradientSums {
     float w2[36], w1[X / 2], w3[Z / 2], ones[Z / 2];
 };
 
-// The derivatives of the samples of a pass by the outputs, of which this lane computes one row: the t-th of the 2 * TILES rows of its
-// four lanes. `z` are the outputs of all, and `dz` becomes the left fragments: dz[q][r] has columns 8q + 2t and 8q + 2t + 1 of row r.
+// The derivatives of the samples of a pass by the outputs, of which this lane computes one row: the t-th of the 2 * TILES rows
+// of its four lanes. `z` are the outputs of all, and `dz` becomes the left fragments: dz[q][r] has columns 8q + 2t and 8q + 2t
+// + 1 of row r.
 __device__ __forceinline__ void differentiate(
-    const Batch& b, SharedMemory& shared, const float (&z)[TILES][PADDED_OUTPUTS / 2], int network, int update, int pass, u32 (&dz)[Z / 8][4]) {
+    const Batch& b, SharedMemory& shared, const float (&z)[TILES][PADDED_OUTPUTS / 2], int network, int update, int pass,
+    u32 (&dz)[Z / 8][4]) {
     const Lane l(network);
     const Samples& samples = samples_of(b, shared);
-    const int sample = samples.order[update * BATCH + TILE * (pass * TILES + (TILES == 2 ? l.t >> 1 : 0)) + 16 * l.warp + l.g + 8 * (l.t & 1)];
+    const int tile = pass * TILES + (TILES == 2 ? l.t >> 1 : 0);
+    const int sample = samples.order[update * BATCH + TILE * tile + 16 * l.warp + l.g + 8 * (l.t & 1)];
     const float *record = samples.records[sample], *tail = shared.networks[l.network].tail[0];
     float outputs[OUTPUTS], d[Z] = {};
 #pragma unroll
@@ -71,7 +74,8 @@ __device__ __forceinline__ void differentiate(
         for (int i = 0; i < 2; i++) {
             u32 column[4];  // of each row, then of the lane's row
 #pragma unroll
-            for (int r = 0; r < 4; r++) column[r] = r < 2 * TILES ? __float_as_uint(z[r / 2 < TILES ? r / 2 : 0][4 * q + r % 2 * 2 + i]) : 0;
+            for (int r = 0; r < 4; r++) 
+                column[r] = r < 2 * TILES ? __float_as_uint(z[r / 2 < TILES ? r / 2 : 0][4 * q + r % 2 * 2 + i]) : 0;
             transpose_over_lanes(column, l.t);
 #pragma unroll
             for (int c = 0; c < 4; c++)
@@ -95,10 +99,11 @@ __device__ __forceinline__ void differentiate(
 typedef Fragments TileFragments[TILES];
 typedef float OutputSums[TILES][PADDED_OUTPUTS / 2];
 
-// The activations h1 and h2 of a pass, of which h2 are those of the last hidden layer, and the outputs z. Stores inputs and activations
-// for the gradients of the weights.
+// The activations h1 and h2 of a pass, of which h2 are those of the last hidden layer, and the outputs z. Stores inputs and
+// activations for the gradients of the weights.
 __device__ __forceinline__ void forward(
-    const Batch& b, SharedMemory& shared, int network, int update, int pass, TileFragments& h1, TileFragments& h2, OutputSums& z) {
+    const Batch& b, SharedMemory& shared, int network, int update, int pass, TileFragments& h1, TileFragments& h2,
+    OutputSums& z) {
     const Lane l(network);
     const Operands o(shared.networks[l.network], l);
     float first[TILES][32], second[TILES][32];
@@ -143,7 +148,8 @@ __device__ __forceinline__ void forward(
 }
 
 // Adds the gradients of a pass to `sums`, or sets them in the first pass.
-template <bool ADD> __device__ __forceinline__ void add_gradient(const Batch& b, SharedMemory& shared, int network, int update, int pass, GradientSums& sums) {
+template <bool ADD> __device__ __forceinline__ void add_gradient(
+    const Batch& b, SharedMemory& shared, int network, int update, int pass, GradientSums& sums) {
     TileFragments h1, h2;
     float by_last[TILES][32], by_first[TILES][32];
     u32 dz[Z / 8][4];
@@ -160,7 +166,8 @@ template <bool ADD> __device__ __forceinline__ void add_gradient(const Batch& b,
 #pragma unroll
         for (int q = 0; q < 2 * OUTPUT_STEPS; q++)
 #pragma unroll
-            for (int r = 0; r < 2; r++) left[i][q / 2][q % 2 * 2 + r] = 8 * q < PADDED_OUTPUTS ? dz[q < Z / 8 ? q : 0][2 * i + r] : 0;
+            for (int r = 0; r < 2; r++) 
+                left[i][q / 2][q % 2 * 2 + r] = 8 * q < PADDED_OUTPUTS ? dz[q < Z / 8 ? q : 0][2 * i + r] : 0;
     fence_products();
 #pragma unroll
     for (int i = 0; i < TILES; i++)
@@ -178,9 +185,11 @@ template <bool ADD> __device__ __forceinline__ void add_gradient(const Batch& b,
         }
     }
     publish_stores();
-    sync_warpgroup(l.network);  // inputs, activations, and derivatives by the sums of the last hidden layer and by the outputs are stored
+    // Inputs, activations, and derivatives by the sums of the last hidden layer and by the outputs are stored.
+    sync_warpgroup(l.network);
     fence_products();
-    multiply_tiles<ADD, TILES>(sums.w3, o.tile(LAYERS == 2 ? AT_H2 : AT_H1), LAYERS == 2 ? LAYER_BYTES : H1_BYTES, o.tile(AT_DZ), DZ_BYTES);
+    multiply_tiles<ADD, TILES>(sums.w3, o.tile(LAYERS == 2 ? AT_H2 : AT_H1), LAYERS == 2 ? LAYER_BYTES : H1_BYTES,
+        o.tile(AT_DZ), DZ_BYTES);
     // The first row of the left operand are ones, and the rows behind the inputs are other memory, whose sums are not used.
     multiply_tiles<ADD, TILES>(sums.ones, o.tile(AT_X), H1_BYTES, o.tile(AT_DZ), DZ_BYTES);
     commit_products();
@@ -188,7 +197,8 @@ template <bool ADD> __device__ __forceinline__ void add_gradient(const Batch& b,
         wait_products<TILES>();
         backpropagate(h1[0], by_first[0]);
         if (TILES == 2) wait_products<1>(), backpropagate(h1[TILES - 1], by_first[TILES - 1]);
-        fence_products(), multiply_tiles<ADD, TILES>(sums.w2, o.tile(AT_D2), LAYER_BYTES, o.tile(AT_H1), H1_BYTES), commit_products();
+        fence_products(), multiply_tiles<ADD, TILES>(sums.w2, o.tile(AT_D2), LAYER_BYTES, o.tile(AT_H1), H1_BYTES),
+            commit_products();
         wait_products<1>();
         sync_warpgroup(l.network);  // the products that read h2 and dz are complete: d1 takes the place of h2
 #pragma unroll

@@ -1,15 +1,17 @@
 // The memory of an agent on its multiprocessor, and the layout of its parameters.
 //
-// A block of 256 threads trains one agent. Threads 0 to 127, a warpgroup, have the actor, and the others the critic. Hidden layers
-// have 64 units: those of smaller layers have weights that stay 0.
+// A block of 256 threads trains one agent. Threads 0 to 127, a warpgroup, have the actor, and the others the critic. Hidden
+// layers have 64 units: those of smaller layers have weights that stay 0.
 //
-// Macros: FEATURES, OUTPUTS (of the actor), ACTION_SIZE, GAUSSIAN, LAYERS (hidden layers, 1 or 2), RELU, CLIP_VALUE, ENVS, STEPS,
-// EPOCHS, MINIBATCHES, TILES_PER_PASS (processed at a time), MAX_TRUNCATIONS (of an environment in a rollout), SAMPLES_IN_SHARED, SMALL_IN_SHARED, SAMPLE_BYTES,
-// SHARED_BYTES.
+// Macros: FEATURES, OUTPUTS (of the actor), ACTION_SIZE, GAUSSIAN, LAYERS (hidden layers, 1 or 2), RELU, CLIP_VALUE, ENVS,
+// STEPS, EPOCHS, MINIBATCHES, TILES_PER_PASS (processed at a time), MAX_TRUNCATIONS (of an environment in a rollout),
+// SAMPLES_IN_SHARED, SMALL_IN_SHARED, SAMPLE_BYTES, SHARED_BYTES.
 #pragma once
 #include "warpgroup.cuh"
 
-__device__ __forceinline__ constexpr int round_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
+__device__ __forceinline__ constexpr int round_up(int count, int multiple) {
+    return (count + multiple - 1) / multiple * multiple;
+}
 
 __device__ __forceinline__ constexpr int larger(int x, int y) { return x > y ? x : y; }
 __device__ __forceinline__ constexpr int bits_of(int x) { return x > 1 ? 1 + bits_of(x >> 1) : 1; }
@@ -26,16 +28,19 @@ constexpr int X = round_up(D + 1, 8), X_STEPS = (D + 16) / 16;
 constexpr int DERIVATIVES = GAUSSIAN ? 2 * K : OUTPUTS, NUM_TERMS = 4, Z = round_up(DERIVATIVES + NUM_TERMS, 8);
 constexpr int OUTPUT_STEPS = (OUTPUTS + 15) / 16, PADDED_OUTPUTS = round_up(OUTPUTS, 8);
 
-// The small parameters: columns of 64 units with the first biases, the first weights of each feature, the second biases, and the
-// last weights of each output; then the tail, the last biases and the logarithms of the standard deviations.
+// The small parameters: columns of 64 units with the first biases, the first weights of each feature, the second biases, and
+// the last weights of each output; then the tail, the last biases and the logarithms of the standard deviations.
 constexpr int SECOND_BIAS = D + 1, LAST_WEIGHTS = D + LAYERS, COLUMNS = LAST_WEIGHTS + OUTPUTS;
-constexpr int TAIL = COLUMNS * H, TAIL_SIZE = round_up(DERIVATIVES, 4), SMALL_SLOTS = (TAIL + NETWORK_THREADS - 1) / NETWORK_THREADS;
+constexpr int TAIL = COLUMNS * H, TAIL_SIZE = round_up(DERIVATIVES, 4),
+    SMALL_SLOTS = (TAIL + NETWORK_THREADS - 1) / NETWORK_THREADS;
 // A network in global memory: the small parameters, then the second weights, a row for each output of the layer.
-constexpr int SECOND_WEIGHTS = TAIL + TAIL_SIZE, NETWORK_SIZE = SECOND_WEIGHTS + (LAYERS == 2 ? H * H : 0), AGENT_SIZE = 2 * NETWORK_SIZE;
+constexpr int SECOND_WEIGHTS = TAIL + TAIL_SIZE, NETWORK_SIZE = SECOND_WEIGHTS + (LAYERS == 2 ? H * H : 0),
+    AGENT_SIZE = 2 * NETWORK_SIZE;
 constexpr int OWNED = LAYERS == 2 ? 32 : 0;  // second weights of a thread
 
-// A sample: log-probability, features, action, advantage and target. Until the advantages are known, the last two are the reward
-// and how the step ended: CONTINUES, TERMINATED, or the row of `extra_inputs` from whose value a truncated episode bootstraps.
+// A sample: log-probability, features, action, advantage and target. Until the advantages are known, the last two are the
+// reward and how the step ended: CONTINUES, TERMINATED, or the row of `extra_inputs` from whose value a truncated episode
+// bootstraps.
 constexpr int LOG_PROB = 0, ACTION = D + 1, ADVANTAGE = ACTION + K, TARGET = ADVANTAGE + 1, RECORD = round_up(TARGET + 1, 4);
 constexpr float CONTINUES = 0.0f, TERMINATED = -1.0f;
 // Inputs that are no samples: the observations after the last step, and the final ones of truncated episodes.
@@ -135,8 +140,8 @@ __device__ __forceinline__ SmallParameters small_parameters_of(const Batch& b, S
     return {b.parameters + offset, b.exp_avg + offset, b.exp_avg_sq + offset};
 }
 
-// The position of a thread in its warpgroup. Where it is made, positions and addresses are computed, so that they occupy no registers
-// before.
+// The position of a thread in its warpgroup. Where it is made, positions and addresses are computed, so that they occupy no
+// registers before.
 struct Lane {
     int thread, lane, warp, g, t;
     int network;  // 0 for the actor, 1 for the critic; the same in a warp, which the shuffle tells the compiler
@@ -191,5 +196,6 @@ __device__ __forceinline__ void backpropagate(Fragments& h, float (&sums)[32]) {
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) h[k][i] = times_derivative(h[k][i], pack_halves(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]));
+        for (int i = 0; i < 4; i++) 
+            h[k][i] = times_derivative(h[k][i], pack_halves(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]));
 }

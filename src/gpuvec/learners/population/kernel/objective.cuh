@@ -1,5 +1,5 @@
-// The objective of PPO for one sample, which one lane computes: the derivatives of the loss by the outputs of a network, and the terms
-// of the metrics.
+// The objective of PPO for one sample, which one lane computes: the derivatives of the loss by the outputs of a network, and
+// the terms of the metrics.
 #pragma once
 #include "layout.cuh"
 
@@ -10,7 +10,8 @@ constexpr int POLICY_LOSS = DERIVATIVES, ENTROPY = POLICY_LOSS + 1, KL = POLICY_
 constexpr int SMALL_VALUE_LOSS = DERIVATIVES, LARGE_VALUE_LOSS = SMALL_VALUE_LOSS + 1;
 
 // Returns minus the derivative of the clipped surrogate by the log-probability of the action, and stores the terms.
-__device__ __forceinline__ float surrogate_derivative(float log_prob, const float* record, float advantage, float clip, float (&d)[Z]) {
+__device__ __forceinline__ float surrogate_derivative(float log_prob, const float* record, float advantage, float clip,
+    float (&d)[Z]) {
     const float log_ratio = fminf(log_prob - record[LOG_PROB], 80.0f), ratio = __expf(log_ratio);
     const bool is_positive = advantage >= 0.0f;
     const float bound = is_positive ? 1.0f + clip : 1.0f - clip;
@@ -51,7 +52,8 @@ __device__ __forceinline__ void actor_derivatives(
 #pragma unroll
     for (int k = 0; k < OUTPUTS; k++) {
         const float shifted = z[k] - max_logit;
-        p[k] = __expf(shifted), total += p[k], weighted_sum += p[k] * shifted, action_logit = k == action ? shifted : action_logit;
+        p[k] = __expf(shifted), total += p[k], weighted_sum += p[k] * shifted,
+            action_logit = k == action ? shifted : action_logit;
     }
     const float scale = __fdividef(1.0f, total), log_total = __logf(total), entropy = log_total - weighted_sum * scale;
     const float by_log_prob = surrogate_derivative(action_logit - log_total, record, advantage, s.clip, d);

@@ -1,7 +1,7 @@
 // Iterations of PPO for a population: one block trains one agent, and keeps its weights and moments on its multiprocessor.
 //
-// layout.cuh has the macros and the memory of an agent. Between iterations, weights and moments are in global memory only when a launch
-// begins and ends; the state of the environments is there after each rollout.
+// layout.cuh has the macros and the memory of an agent. Between iterations, weights and moments are in global memory only when
+// a launch begins and ends; the state of the environments is there after each rollout.
 #include "rollout.cuh"
 #include "update.cuh"
 #include "values.cuh"
@@ -42,7 +42,8 @@ __device__ __forceinline__ void store_network(const Batch& b, SharedMemory& shar
     const NetworkMemory& m = shared.networks[l.network];
     const i64 offset = (i64)blockIdx.x * AGENT_SIZE + l.network * NETWORK_SIZE;
     for (int p = l.thread; p < TAIL && SMALL_IN_SHARED; p += NETWORK_THREADS)
-        b.parameters[offset + p] = m.small[0][p], b.exp_avg[offset + p] = m.small[1][p], b.exp_avg_sq[offset + p] = m.small[2][p];
+        b.parameters[offset + p] = m.small[0][p], b.exp_avg[offset + p] = m.small[1][p],
+            b.exp_avg_sq[offset + p] = m.small[2][p];
     if (const int p = l.thread; p < TAIL_SIZE) {
         b.parameters[offset + TAIL + p] = m.tail[0][p], b.exp_avg[offset + TAIL + p] = m.tail[1][p];
         b.exp_avg_sq[offset + TAIL + p] = m.tail[2][p];
@@ -58,8 +59,9 @@ __device__ __forceinline__ void store_network(const Batch& b, SharedMemory& shar
 __device__ __forceinline__ void load_agent(const Batch& b, SharedMemory& shared) {
     const i64 agent = blockIdx.x;
     if (threadIdx.x == 0)
-        shared.settings = {(float)b.learning_rate[agent], (float)b.ent_coef[agent], (float)b.vf_coef[agent], (float)b.gamma[agent],
-            (float)b.gae_lambda[agent], (float)b.clip[agent], (float)b.reward_scale[agent], 1.0f / (float)b.max_grad_norm, b.adam_step[agent]};
+        shared.settings = {(float)b.learning_rate[agent], (float)b.ent_coef[agent], (float)b.vf_coef[agent],
+            (float)b.gamma[agent], (float)b.gae_lambda[agent], (float)b.clip[agent], (float)b.reward_scale[agent],
+            1.0f / (float)b.max_grad_norm, b.adam_step[agent]};
     for (int e = threadIdx.x; e < ENVS; e += THREADS) {
         const i64 env = agent * ENVS + e;
         shared.episodes[e] = {b.running_return[env], b.running_length[env], b.last_return[env], 0.0f, 0.0f, 0.0f};
@@ -75,7 +77,8 @@ __device__ __forceinline__ void store_agent(const Batch& b, const SharedMemory& 
     if (threadIdx.x == 0) b.adam_step[blockIdx.x] = shared.settings.adam_step;
 }
 
-// The rollout, by a warp per environment; the other warps meanwhile compute the order of the samples and the factors of Adam's steps.
+// The rollout, by a warp per environment; the other warps meanwhile compute the order of the samples and the factors of Adam's
+// steps.
 __device__ __forceinline__ void run_rollouts(const Batch& b, SharedMemory& shared, int launch_iteration) {
     const Lane l;
     const i64 agent = blockIdx.x, iteration = b.first_iteration + launch_iteration;
@@ -102,7 +105,8 @@ __device__ __forceinline__ void estimate(const Batch& b, SharedMemory& shared) {
     const int warp = 4 * l.network + l.warp;
     Samples& samples = samples_of(b, shared);
     if (TWO_ACTIONS)
-        for (int i = threadIdx.x; i < ROWS; i += THREADS) samples.records[i][LOG_PROB] = log_prob_of_two(samples.records[i][LOG_PROB]);
+        for (int i = threadIdx.x; i < ROWS; i += THREADS) 
+            samples.records[i][LOG_PROB] = log_prob_of_two(samples.records[i][LOG_PROB]);
     evaluate_all(shared, samples, l);
     __syncthreads();
 #pragma unroll 1

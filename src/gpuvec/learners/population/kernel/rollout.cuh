@@ -1,11 +1,11 @@
 // The rollout of one environment by a warp, all of whose lanes have its state and compute its step.
 //
-// The first layer is two units per lane, in FP32. The second runs on tensor cores with the weights on the left, in 64 registers, and
-// with eight equal columns of activations on the right: lane 4g + t continues with units 16t + g and 16t + 8 + g. The functions of
-// the environment are compiled from its Python and linked with this file.
+// The first layer is two units per lane, in FP32. The second runs on tensor cores with the weights on the left, in 64
+// registers, and with eight equal columns of activations on the right: lane 4g + t continues with units 16t + g and 16t + 8 +
+// g. The functions of the environment are compiled from its Python and linked with this file.
 //
-// Macros, besides those of layout.cuh: ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS (of
-// its state), ACTION_START (the smallest discrete action), FIRST_DRAW.
+// Macros, besides those of layout.cuh: ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS
+// (of its state), ACTION_START (the smallest discrete action), FIRST_DRAW.
 #pragma once
 #include "../../fused_ppo/action_draws.cuh"
 #include "layout.cuh"
@@ -55,7 +55,8 @@ struct PolicyOfWarp {
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
-                for (int k = 0; k < 4; k++) load_matrix(w2[i][k], row + i * 16 * 2 * TILE + ((2 * k + (l.lane >> 4)) ^ (l.lane & 7)) * 16);
+                for (int k = 0; k < 4; k++) 
+                    load_matrix(w2[i][k], row + i * 16 * 2 * TILE + ((2 * k + (l.lane >> 4)) ^ (l.lane & 7)) * 16);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -66,7 +67,8 @@ struct PolicyOfWarp {
             b2[i] = LAYERS == 2 ? edge_weight(last, BIAS_COLUMN) : 0.0f;
 #pragma unroll
             for (int k = 0; k < SUMS; k++)
-                w3[i][k] = edge_weight(last, OUTPUT_COLUMNS + k + TWO_ACTIONS) - (TWO_ACTIONS ? edge_weight(last, OUTPUT_COLUMNS) : 0.0f);
+                w3[i][k] = edge_weight(last, OUTPUT_COLUMNS + k + TWO_ACTIONS)
+                    - (TWO_ACTIONS ? edge_weight(last, OUTPUT_COLUMNS) : 0.0f);
         }
 #pragma unroll
         for (int k = 0; k < SUMS; k++) b3[k] = m.tail[0][k + TWO_ACTIONS] - (TWO_ACTIONS ? m.tail[0][0] : 0.0f);
@@ -110,8 +112,8 @@ struct PolicyOfWarp {
     }
 };
 
-// The random numbers of the actions of 32 steps: lane l has those of step `first` + l. For two actions it is the difference of logits
-// from which on the second is taken, for more a uniform number, and for normal components their deviations.
+// The random numbers of the actions of 32 steps: lane l has those of step `first` + l. For two actions it is the difference of
+// logits from which on the second is taken, for more a uniform number, and for normal components their deviations.
 struct ActionDraws {
     float x[DRAWS];
     __device__ __forceinline__ void draw(u64 seed, i64 iteration, int step, int e) {
@@ -126,9 +128,11 @@ struct ActionDraws {
 };
 
 // Chooses an action: `action` is that of the environment, `recorded` that of the record. Returns the log-probability; for two
-// actions it is by how much the logit of the action exceeds the other, of which `log_prob_of_two` makes it for all rows at once.
+// actions it is by how much the logit of the action exceeds the other, of which `log_prob_of_two` makes it for all rows at
+// once.
 __device__ __forceinline__ float choose_action(
-    const Batch& b, const PolicyOfWarp& policy, const float (&z)[SUMS], const ActionDraws& draws, int j, Component* action, float* recorded) {
+    const Batch& b, const PolicyOfWarp& policy, const float (&z)[SUMS], const ActionDraws& draws, int j, Component* action,
+    float* recorded) {
     float log_prob = 0.0f;
     if (TWO_ACTIONS) {
         const bool second = z[0] >= __shfl_sync(~0u, draws.x[0], j);
@@ -174,7 +178,8 @@ template <bool BEFORE_STEP> __device__ __forceinline__ void store_record(float* 
 }
 
 // T steps of environment e of the agent: records, extra inputs and episodes.
-__device__ __forceinline__ void run_rollout(const Batch& b, SharedMemory& shared, i64 agent, i64 iteration, int e, const Lane& l) {
+__device__ __forceinline__ void run_rollout(
+    const Batch& b, SharedMemory& shared, i64 agent, i64 iteration, int e, const Lane& l) {
     BetweenUpdates& between = shared.networks[0].between;
     Samples& samples = samples_of(b, shared);
     PolicyOfWarp policy;
@@ -205,7 +210,8 @@ __device__ __forceinline__ void run_rollout(const Batch& b, SharedMemory& shared
             for (int k = 0; k < D; k++) record[1 + k] = row[k];
             float* target = samples.records[(first + j) * ENVS + e];
             if (l.lane == 0) store_record<true>(target, record);
-            const int end = env_step(env_batch, env, env, clock + (u32)(first + j) + 1, &start, rng_stream, float_fields, int_fields,
+            const int end = env_step(env_batch, env, env, clock + (u32)(first + j) + 1, &start, rng_stream, float_fields,
+                int_fields,
                 action, row, &reward);
             record[ADVANTAGE] = reward * reward_scale, record[TARGET] = end & 1 ? TERMINATED : CONTINUES;
             episode.running_return += reward, episode.running_length += 1.0f;
@@ -213,7 +219,8 @@ __device__ __forceinline__ void run_rollout(const Batch& b, SharedMemory& shared
                 if (end == 2) {  // the final observation is in global memory
                     const int slot = ENVS + e * MAX_TRUNCATIONS + num_truncated++;
                     record[TARGET] = (float)slot;
-                    for (int k = l.lane; k < D; k += 32) between.extra_inputs[slot * EXTRA_PITCH + 1 + k] = __ldcg(b.final_obs + env * D + k);
+                    for (int k = l.lane; k < D; k += 32)
+                        between.extra_inputs[slot * EXTRA_PITCH + 1 + k] = __ldcg(b.final_obs + env * D + k);
                 }
                 episode.num_ended += 1.0f;
                 episode.sum_returns += episode.running_return, episode.sum_lengths += episode.running_length;

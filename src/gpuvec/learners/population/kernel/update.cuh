@@ -1,7 +1,7 @@
 // The updates of an iteration: gradients, their norm over both networks, and the steps of Adam.
 //
-// FP32 weights and moments of the second layer belong to the thread that has the matching sum of the gradient, in registers, but for
-// the second moments, which are in shared memory. The small parameters are distributed over the threads in order.
+// FP32 weights and moments of the second layer belong to the thread that has the matching sum of the gradient, in registers,
+// but for the second moments, which are in shared memory. The small parameters are distributed over the threads in order.
 #pragma once
 #include "adam.cuh"
 #include "gradient.cuh"
@@ -16,7 +16,8 @@ __device__ __forceinline__ void store_second_weights(NetworkMemory& m, int j, co
     u32 fragment[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) fragment[i] = pack_halves(weights[2 * i], weights[2 * i + 1]);
-    store_matrix(shared_address(m.w2) + (16 * l.warp + (block & 1) * 8 + row) * 2 * TILE + ((2 * j + (block >> 1)) ^ row) * 16, fragment);
+    store_matrix(shared_address(m.w2) + (16 * l.warp + (block & 1) * 8 + row) * 2 * TILE + ((2 * j + (block >> 1)) ^ row) * 16,
+        fragment);
     store_matrix_transposed(shared_address(m.w2_transposed) + (16 * j + (block >> 1) * 8 + row) * 2 * TILE
             + ((2 * l.warp + (block & 1)) ^ row) * 16, fragment);
 }
@@ -62,21 +63,26 @@ __device__ __forceinline__ void add_terms(SharedMemory& shared, int network, con
 #pragma unroll
     for (int i = 0; i < Z / 2; i++) {
         const int term = owned_input(i, l) - DERIVATIVES;
-        if (i % 4 < 2 && l.warp == 0 && l.g == 0 && term >= 0 && term < NUM_TERMS) shared.terms[l.network][term] += sums.ones[i];
+        if (i % 4 < 2 && l.warp == 0 && l.g == 0 && term >= 0 && term < NUM_TERMS)
+            shared.terms[l.network][term] += sums.ones[i];
     }
     if (l.thread == 0 && l.network == 0) shared.norm_sum += norm;
 }
 
 // Copies the gradient to global memory, for tests: the layout is that of the parameters.
-__device__ __forceinline__ void copy_gradient(const Batch& b, const SharedMemory& shared, int network, const GradientSums& sums) {
+__device__ __forceinline__ void copy_gradient(const Batch& b, const SharedMemory& shared, int network,
+    const GradientSums& sums) {
     const Lane l(network);
     const NetworkMemory& m = shared.networks[l.network];
     float* target = b.gradient + (i64)blockIdx.x * AGENT_SIZE + l.network * NETWORK_SIZE;
 #pragma unroll
-    for (int i = 0; i < OWNED; i++) target[SECOND_WEIGHTS + owned_output(i, l) * H + owned_input(i, l)] = sums.w2[i] * (1.0f / BATCH);
+    for (int i = 0; i < OWNED; i++)
+        target[SECOND_WEIGHTS + owned_output(i, l) * H + owned_input(i, l)] = sums.w2[i] * (1.0f / BATCH);
 #pragma unroll 1
-    for (int p = l.thread; p < TAIL; p += NETWORK_THREADS) target[p] = m.small_gradient()[p / H * GRADIENT_PITCH + p % H] * (1.0f / BATCH);
-    if (l.thread < DERIVATIVES) target[TAIL + l.thread] = m.small_gradient()[COLUMNS * GRADIENT_PITCH + l.thread] * (1.0f / BATCH);
+    for (int p = l.thread; p < TAIL; p += NETWORK_THREADS)
+        target[p] = m.small_gradient()[p / H * GRADIENT_PITCH + p % H] * (1.0f / BATCH);
+    if (l.thread < DERIVATIVES)
+        target[TAIL + l.thread] = m.small_gradient()[COLUMNS * GRADIENT_PITCH + l.thread] * (1.0f / BATCH);
 }
 
 // A step of Adam for the small parameters of a thread.
@@ -104,7 +110,8 @@ __device__ __forceinline__ float gradient_norm(const SharedMemory& shared, int u
 }
 
 // Loads second weights and first moments from where they are between updates, and stores them there.
-__device__ __forceinline__ void load_owned(const SharedMemory& shared, int network, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
+__device__ __forceinline__ void load_owned(const SharedMemory& shared, int network, float (&weights)[OWNED + 1],
+    float (&exp_avg)[OWNED + 1]) {
     const Lane l(network);
     const BetweenUpdates& between = shared.networks[l.network].between;
 #pragma unroll
@@ -115,7 +122,8 @@ __device__ __forceinline__ void load_owned(const SharedMemory& shared, int netwo
         exp_avg[4 * i] = a.x, exp_avg[4 * i + 1] = a.y, exp_avg[4 * i + 2] = a.z, exp_avg[4 * i + 3] = a.w;
     }
 }
-__device__ __forceinline__ void store_owned(SharedMemory& shared, int network, const float (&weights)[OWNED + 1], const float (&exp_avg)[OWNED + 1]) {
+__device__ __forceinline__ void store_owned(SharedMemory& shared, int network, const float (&weights)[OWNED + 1],
+    const float (&exp_avg)[OWNED + 1]) {
     const Lane l(network);
     BetweenUpdates& between = shared.networks[l.network].between;
 #pragma unroll
@@ -126,22 +134,25 @@ __device__ __forceinline__ void store_owned(SharedMemory& shared, int network, c
     }
 }
 
-// The gradient of a minibatch times its size: in `sums`, and that of the small parameters in shared memory, with the sums of squares
-// of each warp. Positions and addresses are computed here, so that they occupy no registers over the loop.
-__device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& shared, int network, int update, GradientSums& sums) {
+// The gradient of a minibatch times its size: in `sums`, and that of the small parameters in shared memory, with the sums of
+// squares of each warp. Positions and addresses are computed here, so that they occupy no registers over the loop.
+__device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& shared, int network, int update,
+    GradientSums& sums) {
     add_gradient<false>(b, shared, network, update, 0, sums);
 #pragma unroll 1
     for (int pass = 1; pass < PASSES; pass++) add_gradient<true>(b, shared, network, update, pass, sums);
     const Lane l(network);
     complete(sums.w1), complete(sums.w3), complete(sums.ones);
     if (LAYERS == 2) complete(sums.w2);
-    if (!SMALL_IN_SHARED) sync_warpgroup(l.network);  // the products of all warps have read what the gradients take the place of
+    // The products of all warps have read what the gradients take the place of.
+    if (!SMALL_IN_SHARED) sync_warpgroup(l.network);
     const float squares = sum_over_warp(store_small_gradients(shared.networks[l.network], sums, l));
     if (l.lane == 0) shared.squared_norms[update & 1][4 * l.network + l.warp] = squares;
 }
 
 // Multiplies the moments by the powers of their decays, after `count` updates of a group.
-__device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shared, int network, float (&exp_avg)[OWNED + 1], int count) {
+__device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shared, int network, float (&exp_avg)[OWNED + 1],
+    int count) {
     const Lane l(network);
     NetworkMemory& m = shared.networks[l.network];
     const float decay1 = exp2f(LOG2_BETA1 * count), decay2 = exp2f(LOG2_BETA2 * count);
@@ -161,8 +172,8 @@ __device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shar
 }
 
 // A step of Adam with the gradient `sums`, whose norm over both networks is `norm`.
-__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int network, int update, float norm, const GradientSums& sums,
-    float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
+__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int network, int update, float norm,
+    const GradientSums& sums, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
     const Lane l(network);
     NetworkMemory& m = shared.networks[l.network];
     const float scale = __fdividef(1.0f / BATCH, fmaxf(norm * shared.settings.inverse_max_norm, 1.0f));
@@ -186,8 +197,8 @@ __device__ __forceinline__ void step_network(const Batch& b, SharedMemory& share
     sync_warpgroup(l.network);
 }
 
-// Trains both networks for `b.num_updates` minibatches. Returns whether all gradients were finite; the update of one that is not is
-// not made, and it is the last.
+// Trains both networks for `b.num_updates` minibatches. Returns whether all gradients were finite; the update of one that is
+// not is not made, and it is the last.
 __device__ __forceinline__ bool run_updates(const Batch& b, SharedMemory& shared) {
     const int network = Lane().network;
     float weights[OWNED + 1], exp_avg[OWNED + 1];

@@ -3,7 +3,8 @@
 #include "layout.cuh"
 
 // The values of 64 inputs, by the four warps of a warpgroup, with the critic's network.
-__device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const float* inputs, int pitch, float* value, const Lane& l) {
+__device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const float* inputs, int pitch, float* value,
+    const Lane& l) {
     const u64 edge = descriptor(m.edge), w2 = descriptor(m.w2), w3 = descriptor(m.w3);
     const int row = 16 * l.warp + l.g;
     u32 x[X_STEPS][4], one[1][4];

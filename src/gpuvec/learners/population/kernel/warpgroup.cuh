@@ -1,16 +1,18 @@
 // Matrix products of a warpgroup, four warps, on Hopper's tensor cores: FP16 operands and FP32 sums.
 //
-// A product has 64 rows and adds 16 products to each sum. Warp w of the warpgroup has rows 16w to 16w + 15 of the sums, which are
-// distributed over its lanes as those of `mma` in tensor_core.cuh: sums[4j] to sums[4j + 3] of lane 4g + t are columns 8j + 2t and
-// 8j + 2t + 1 of row g, then of row g + 8. The rounded sums of a layer are therefore the left operand of the next product.
+// A product has 64 rows and adds 16 products to each sum. Warp w of the warpgroup has rows 16w to 16w + 15 of the sums, which
+// are distributed over its lanes as those of `mma` in tensor_core.cuh: sums[4j] to sums[4j + 3] of lane 4g + t are columns 8j +
+// 2t and 8j + 2t + 1 of row g, then of row g + 8. The rounded sums of a layer are therefore the left operand of the next
+// product.
 //
-// An operand in shared memory is a tile: rows of 64 halves, 128 bytes, at a multiple of 1024 bytes. The eight 16-byte vectors of row
-// r are stored at v ^ (r & 7), the 128-byte swizzle. A row of a right tile is a column of the product, a row of a left tile is a
-// row of the sums, and the products run along both.
+// An operand in shared memory is a tile: rows of 64 halves, 128 bytes, at a multiple of 1024 bytes. The eight 16-byte vectors
+// of row r are stored at v ^ (r & 7), the 128-byte swizzle. A row of a right tile is a column of the product, a row of a left
+// tile is a row of the sums, and the products run along both.
 //
-// Products are asynchronous: fence_products, multiply, commit_products, then wait_products and complete before the sums are read.
-// Other threads' stores to a tile need publish_stores and a barrier before a product reads it. An array of sums is used for one
-// product: the assembler of CUDA 13.0 took the activations of a second product into the same array for those of the first.
+// Products are asynchronous: fence_products, multiply, commit_products, then wait_products and complete before the sums are
+// read. Other threads' stores to a tile need publish_stores and a barrier before a product reads it. An array of sums is used
+// for one product: the assembler of CUDA 13.0 took the activations of a second product into the same array for those of the
+// first.
 #pragma once
 #include "wgmma.cuh"
 

@@ -1,5 +1,5 @@
-// Hopper's instructions for products of a warpgroup (wgmma) and for transposed stores, as functions. `tests/support` has the same
-// functions for a CPU.
+// Hopper's instructions for products of a warpgroup (wgmma) and for transposed stores, as functions. `tests/support` has the
+// same functions for a CPU.
 #pragma once
 #include "../../fused_ppo/tensor_core.cuh"
 
@@ -28,7 +28,8 @@ __device__ __forceinline__ void sync_warpgroup(int warpgroup) {
 
 // Store the transposes of four, or of two, 8 x 8 blocks. Lane l passes the address of row l % 8 of block l / 8.
 __device__ __forceinline__ void store_matrix_transposed(u32 row, const u32* r) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(row), "r"(r[0]), "r"(r[1]),
+        "r"(r[2]),
                  "r"(r[3])
                  : "memory");
 }
@@ -68,8 +69,8 @@ __device__ __forceinline__ float square_root(float x) {
     return y;
 }
 
-// Products<COUNT>::multiply<ADD>(sums, left, right): sums (+)= left * right, for COUNT sums of a thread. `right` is a descriptor, and
-// `left` four registers, as the left fragment of `mma`, or a descriptor.
+// Products<COUNT>::multiply<ADD>(sums, left, right): sums (+)= left * right, for COUNT sums of a thread. `right` is a
+// descriptor, and `left` four registers, as the left fragment of `mma`, or a descriptor.
 template <int COUNT> struct Products;
 #define SUMS4(s, i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3])
 #define SUMS8(s, i) SUMS4(s, i), SUMS4(s, i + 4)
@@ -82,22 +83,22 @@ template <int COUNT> struct Products;
 #define REGISTERS32 REGISTERS16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define REGISTERS36 REGISTERS32 ",%32,%33,%34,%35"
 // The numbers behind COLUMNS and COUNT are those of the five operands that follow the sums, and of the flag ADD in either case.
-#define DEFINE_PRODUCTS(COLUMNS, COUNT, A, B, C, E, F, G)                                                                         \
-    template <> struct Products<COUNT> {                                                                                          \
-        template <bool ADD> static __device__ __forceinline__ void multiply(float* s, const u32* left, u64 right) {               \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %" #G ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS                   \
-                         "k16.f32.f16.f16 {" REGISTERS##COUNT "}, {%" #A ",%" #B ",%" #C ",%" #E "}, %" #F ", p, 1, 1, 0;}"        \
-                         : SUMS##COUNT(s, 0)                                                                                      \
-                         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "n"((int)ADD)                      \
-                         : "memory");                                                                                             \
-        }                                                                                                                         \
-        template <bool ADD> static __device__ __forceinline__ void multiply(float* s, u64 left, u64 right) {                      \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %" #C ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS                   \
-                         "k16.f32.f16.f16 {" REGISTERS##COUNT "}, %" #A ", %" #B ", p, 1, 1, 0, 0;}"                              \
-                         : SUMS##COUNT(s, 0)                                                                                      \
-                         : "l"(left), "l"(right), "n"((int)ADD)                                                                   \
-                         : "memory");                                                                                             \
-        }                                                                                                                         \
+#define DEFINE_PRODUCTS(COLUMNS, COUNT, A, B, C, E, F, G)                                                                      \
+    template <> struct Products<COUNT> {                                                                                       \
+        template <bool ADD> static __device__ __forceinline__ void multiply(float* s, const u32* left, u64 right) {            \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %" #G ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS                \
+                         "k16.f32.f16.f16 {" REGISTERS##COUNT "}, {%" #A ",%" #B ",%" #C ",%" #E "}, %" #F ", p, 1, 1, 0;}"    \
+                         : SUMS##COUNT(s, 0)                                                                                   \
+                         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "n"((int)ADD)                   \
+                         : "memory");                                                                                          \
+        }                                                                                                                      \
+        template <bool ADD> static __device__ __forceinline__ void multiply(float* s, u64 left, u64 right) {                   \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %" #C ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS                \
+                         "k16.f32.f16.f16 {" REGISTERS##COUNT "}, %" #A ", %" #B ", p, 1, 1, 0, 0;}"                           \
+                         : SUMS##COUNT(s, 0)                                                                                   \
+                         : "l"(left), "l"(right), "n"((int)ADD)                                                                \
+                         : "memory");                                                                                          \
+        }                                                                                                                      \
     };
 DEFINE_PRODUCTS(8, 4, 4, 5, 6, 7, 8, 9)
 DEFINE_PRODUCTS(16, 8, 8, 9, 10, 11, 12, 13)
