@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.environments import TrainingEnv, make_env
-from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.population.environment import select_rows
 from gpuvec.learners.population.parameters import load_network
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -42,8 +41,8 @@ class PopulationResult(NamedTuple):
         """
         return [k for k in self.history.ranking()[:count] if self.history.stopped_at[k] < 0]
 
-    def policy(self, k: int) -> ActorCritic:
-        """Returns the policy and the value function of agent `k` as the network of a single training.
+    def policy(self, k: int) -> Any:
+        """Returns the policy and the value function of agent `k`, an `ActorCritic` as that of a single training.
 
         Args:
             k: the number of the agent.
