@@ -24,6 +24,7 @@ from tests.support.process_trainings import (
     numbers_of,
     start_processes,
     train_all,
+    train_on_gpus,
     train_with_checkpoint,
 )
 
@@ -82,6 +83,22 @@ def test_processes_have_the_bits_of_one_process(tmp_path: Path, count: int) -> N
         plain = torch.load(tmp_path / f"plain-{rank}.pt", weights_only=True)
         assert differences(plain, torch.load(tmp_path / "plain-0.pt", weights_only=True)) == []
         assert plain["history"][0]["value_loss"] == pytest.approx(expected["a2c"]["history"][0]["value_loss"], rel=1e-4)
+
+
+@pytest.mark.gpu
+def test_gpus_have_the_bits_of_one_gpu(tmp_path: Path) -> None:
+    """Exchanges by NCCL are in the graphs; with one GPU the shards alone are captured."""
+    expected = numbers_of(train(replace(PPO, device="cuda:0"), shards=SHARDS))
+    again = numbers_of(train(replace(PPO, device="cuda:0"), shards=SHARDS))
+    assert differences(again["history"], expected["history"]) == []
+    assert expected["history"][0]["value_loss"] == pytest.approx(reference("ppo")[0]["history"][0]["value_loss"], rel=1e-2)
+    if torch.cuda.device_count() < 2:
+        return
+    for status, _, errors in finish(start_processes(train_on_gpus, 2, tmp_path)):
+        assert status == 0, errors
+    for rank in range(2):
+        numbers = torch.load(tmp_path / f"gpu-{rank}.pt", weights_only=True, map_location="cpu")
+        assert differences(numbers["history"], expected["history"]) == []
 
 
 # ---- one process

@@ -105,6 +105,11 @@ def train_all(folder: Path) -> None:
     (folder / f"errors-{rank}.json").write_text(json.dumps(errors))
 
 
+def train_on_gpus(folder: Path) -> None:
+    """Runs a training on the GPU of this process, and saves its numbers."""
+    torch.save(numbers_of(train(replace(PPO, device="cuda"), shards=SHARDS)), folder / f"gpu-{os.environ['RANK']}.pt")
+
+
 def error_of(function: Callable[[], object]) -> str:
     """Returns the type and the message of the error that a function raises."""
     try:

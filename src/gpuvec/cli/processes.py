@@ -8,13 +8,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
 
 from gpuvec.errors import DeviceError
 from gpuvec.learners.shards.torchrun import Sharding, number_of_shards, read_launch
 
 if TYPE_CHECKING:
     from gpuvec.learners.shards.process_group import Processes
+
+
+@dataclass(frozen=True)
+class ShardOptions(Sharding):
+    """How the environments of a training are divided, as options of the command line."""
+
+    shards: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: 8 with torchrun, 1 without)")] = None
+    """The number of parts of the environments that are computed by themselves. The results are equal bit for bit for any number
+    of processes that divides it."""
 
 
 @dataclass(frozen=True)

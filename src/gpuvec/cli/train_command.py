@@ -12,7 +12,7 @@ import tyro
 
 from gpuvec.cli.env_lookup import find_env_spec, import_env_module
 from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
-from gpuvec.cli.processes import GpuProcesses, start_on_gpus
+from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.scale_choice import choose_scale
 from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
@@ -50,7 +50,7 @@ def train(
     watch_rows: int = 4,
     population: int = 0,
     best: int = 3,
-    sharding: Sharding = Sharding(),  # noqa: B008  # it is not mutated
+    sharding: ShardOptions = ShardOptions(),  # noqa: B008  # it is not mutated
     start: GpuProcesses = GpuProcesses(),  # noqa: B008  # it is not mutated
 ) -> int:
     """Train a policy, write a run folder, and evaluate the result.

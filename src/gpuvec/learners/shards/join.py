@@ -58,6 +58,8 @@ def join_processes(device: str, start_seconds: float = START_SECONDS) -> Iterato
         _joined = _make_groups(launch, store, device)
         yield _joined
     except LostProcessError as error:
+        if _joined is not None:
+            _joined.groups.abort()
         reported = LostProcessError(_reason(store, launch) or str(error))
         reported.is_first_alive = _is_first_alive(store, launch)
         raise reported from error

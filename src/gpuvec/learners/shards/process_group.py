@@ -30,6 +30,11 @@ class Groups:
         self.device: Any = None
         """The group for tensors on the devices."""
 
+    def abort(self) -> None:
+        """Ends the exchanges on GPUs that wait for a process that ended; closing the groups would wait for them."""
+        if self.device is not None and dist.get_backend(self.device) == "nccl":
+            self.device.abort()
+
     def close(self) -> None:
         """Ends the threads of the groups; a thread that frees a tensor while Python ends would end the process by an error."""
         self.host = self.device = None
