@@ -86,7 +86,7 @@ def test_processes_have_the_bits_of_one_process(tmp_path: Path, count: int) -> N
 
 
 @pytest.mark.gpu
-def test_gpus_have_the_bits_of_one_gpu(tmp_path: Path) -> None:
+def test_gpus_have_the_bits_of_one_gpu(gpu: str, tmp_path: Path) -> None:
     """Exchanges by NCCL are in the graphs; with one GPU the shards alone are captured."""
     expected = numbers_of(train(replace(PPO, device="cuda:0"), shards=SHARDS))
     again = numbers_of(train(replace(PPO, device="cuda:0"), shards=SHARDS))
