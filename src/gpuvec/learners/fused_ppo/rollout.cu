@@ -1,30 +1,18 @@
 // A rollout of T steps in one kernel: the policy network, the draw of an action, and the environment's step.
 //
 // A warp has 8, 16 or 32 environments, which are the rows that the network evaluates. Between evaluations each lane has one
-// environment, whose state is in registers. The functions env_load, env_observe, env_step and env_store are compiled from the
-// environment's Python and linked with this file.
+// environment, whose state is in registers.
 //
 // Macros, besides those of network.cuh: ACTION_SIZE, GAUSSIAN, HEAD_SIZES, TILES (of 16 rows, per warp), EIGHT_ROWS (whether a
 // warp has 8 rows, half a tile), ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS (of
 // its state), ACTION_STARTS (the smallest value of each component of an action), FIRST_DRAW, SHARED_BYTES (of a block).
 #include "action_draws.cuh"
+#include "env_functions.cuh"
 #include "network.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROWS = EIGHT_ROWS ? 8 : 16 * TILES, O = Network<OUTPUTS>::O;
 constexpr int PZ = O + 1;  // distance of two rows of outputs in shared memory, in floats
 constexpr int NUM_DRAWS = GAUSSIAN ? 2 * ACTION_SIZE : ACTION_SIZE;  // of a step
-
-#if GAUSSIAN
-typedef float Component;
-#else
-typedef int Component;
-#endif
-extern "C" __device__ int env_load(const u64* batch, i64 e, u32* start, u32* rng_stream, float* float_fields, int* int_fields);
-extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* float_fields, const int* int_fields, float* row);
-// Returns 1 if the episode terminated, 2 if it was truncated, 3 for both, else 0.
-extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* rng_stream,
-    float* float_fields, int* int_fields, const Component* action, float* row, float* reward);
-extern "C" __device__ int env_store(const u64* batch, i64 e, u32 start, const float* float_fields, const int* int_fields);
 
 struct SharedMemory {
     Network<OUTPUTS>::Weights w;

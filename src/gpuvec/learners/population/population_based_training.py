@@ -42,7 +42,7 @@ class PBTArgs:
     """
 
     base: PPOArgs = field(default_factory=PPOArgs)
-    """The settings that all agents fraction. The learning rate is not annealed, because the training changes it."""
+    """The settings that all agents share. The learning rate is not annealed, because the training changes it."""
     parameters: tuple[SearchParameter, ...] = ()
     """The settings that change, with the ranges that they do not leave."""
     num_agents: int = 64

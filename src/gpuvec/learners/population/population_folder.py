@@ -14,7 +14,7 @@ The files of the folder::
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -41,13 +41,16 @@ from gpuvec.learners.runs.records import POPULATION, POPULATION_HISTORY, POPULAT
 from gpuvec.learners.runs.run_writer import RunWriter, collect_versions, create_run_folder
 
 
-def save_population(runs: Path | str, result: PopulationResult, num_best: int = 1) -> Path:
+def save_population(
+    runs: Path | str, result: PopulationResult, num_best: int = 1, more: Mapping[str, bytes] | None = None
+) -> Path:
     """Writes the folder of a population, and returns its path.
 
     Args:
         runs: the folder in which the folder is created.
         result: the result of the training.
         num_best: the number of the best agents that get a run folder.
+        more: {name: content} of other files in the folder.
 
     Raises:
         RunWriteError: a file cannot be written.
@@ -56,6 +59,8 @@ def save_population(runs: Path | str, result: PopulationResult, num_best: int = 
     with RunFolder(path) as folder:
         folder.lock()
         write_population(folder, result, num_best)
+        for name, content in (more or {}).items():
+            folder.write(name, content)
     return path
 
 

@@ -5,7 +5,6 @@ Letters: P agents, I iterations.
 
 from __future__ import annotations
 
-import io
 import zipfile
 from typing import IO, Any, NamedTuple
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.population.agent_metrics import FAULTS, METRICS, RUNNING
+from gpuvec.learners.population.npz_content import to_npz
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, POPULATION, POPULATION_HISTORY, parse_json
 
@@ -96,9 +96,7 @@ def history_to_npz(history: PopulationHistory) -> bytes:
     Args:
         history: the history.
     """
-    file, arrays = io.BytesIO(), dict[str, Any](history.arrays())
-    np.savez(file, **arrays)
-    return file.getvalue()
+    return to_npz(history.arrays())
 
 
 def read_history(file: IO[bytes], name: str) -> PopulationHistory:

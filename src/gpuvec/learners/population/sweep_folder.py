@@ -16,15 +16,15 @@ Letters: N trials.
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpuvec.learners.algorithms import args_to_dict
+from gpuvec.learners.population.npz_content import to_npz
 from gpuvec.learners.population.population_based_training import PBTResult
-from gpuvec.learners.population.population_folder import save_agent, write_population
+from gpuvec.learners.population.population_folder import save_agent, save_population
 from gpuvec.learners.population.sweep import SweepResult
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import VERSIONS, to_json
@@ -50,7 +50,7 @@ def save_sweep(runs: Path | str, result: SweepResult, picture: bytes | None = No
         folder.lock()
         folder.write(VERSIONS, to_json(collect_versions()))
         folder.write(SWEEP, to_json(sweep_record(result)))
-        folder.write(TRIALS, _npz({**result.values, "score": result.scores, "part": result.rungs}))
+        folder.write(TRIALS, to_npz({**result.values, "score": result.scores, "part": result.rungs}))
         if picture is not None:
             folder.write(TRIALS_PICTURE, picture)
     best = result.confirmations[0]
@@ -95,21 +95,10 @@ def save_pbt(runs: Path | str, result: PBTResult, num_best: int = 1) -> Path:
     Raises:
         RunWriteError: a file cannot be written.
     """
-    base = result.result.args.base
-    path = create_run_folder(runs, base.env, "population", base.seed)
     schedule = result.schedule
-    arrays = {"iterations": schedule.iterations, "sources": schedule.sources}
-    with RunFolder(path) as folder:
-        folder.lock()
-        write_population(folder, result.result, num_best)
-        folder.write(SCHEDULE, _npz({**arrays, **{f"setting.{name}": x for name, x in schedule.settings.items()}}))
-    return path
-
-
-def _npz(arrays: dict[str, Any]) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
+    arrays: dict[str, Any] = {"iterations": schedule.iterations, "sources": schedule.sources}
+    arrays |= {f"setting.{name}": x for name, x in schedule.settings.items()}
+    return save_population(runs, result.result, num_best, {SCHEDULE: to_npz(arrays)})
 
 
 def _finite(value: float) -> float | None:

@@ -9,6 +9,8 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.learners.population.npz_content import to_npz
+
 SEPARATOR = "/"  # between the names of nested arrays; names of parameters and fields do not contain it
 LENGTH_BYTES = 8
 
@@ -29,9 +31,7 @@ def write_message(file: IO[bytes], message: Message) -> None:
         file: a pipe.
         message: the message.
     """
-    content, flat = io.BytesIO(), dict[str, Any](_flatten(message.arrays))
-    np.savez(content, **flat)
-    for part in (json.dumps(message.values).encode(), content.getvalue()):
+    for part in (json.dumps(message.values).encode(), to_npz(dict(_flatten(message.arrays)))):
         file.write(len(part).to_bytes(LENGTH_BYTES, "little") + part)
     file.flush()
 

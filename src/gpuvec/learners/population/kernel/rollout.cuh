@@ -2,25 +2,14 @@
 //
 // The first layer is two units per lane, in FP32. The second runs on tensor cores with the weights on the left, in 64
 // registers, and with eight equal columns of activations on the right: lane 4g + t continues with units 16t + g and 16t + 8 +
-// g. The functions of the environment are compiled from its Python and linked with this file.
+// g.
 //
 // Macros, besides those of layout.cuh: ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS
 // (of its state), ACTION_START (the smallest discrete action), FIRST_DRAW.
 #pragma once
 #include "../../fused_ppo/action_draws.cuh"
+#include "../../fused_ppo/env_functions.cuh"
 #include "layout.cuh"
-
-#if GAUSSIAN
-typedef float Component;
-#else
-typedef int Component;
-#endif
-extern "C" __device__ int env_load(const u64* batch, i64 e, u32* start, u32* rng_stream, float* float_fields, int* int_fields);
-extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* float_fields, const int* int_fields, float* row);
-// Returns 1 if the episode terminated, 2 if it was truncated, 3 for both, else 0.
-extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* rng_stream,
-    float* float_fields, int* int_fields, const Component* action, float* row, float* reward);
-extern "C" __device__ int env_store(const u64* batch, i64 e, u32 start, const float* float_fields, const int* int_fields);
 
 constexpr bool TWO_ACTIONS = !GAUSSIAN && OUTPUTS == 2;  // the difference of the logits suffices
 constexpr int SUMS = TWO_ACTIONS ? 1 : OUTPUTS;          // sums over a warp in each step
