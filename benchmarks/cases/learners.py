@@ -167,7 +167,7 @@ def measure_reads(figures: Figures, case: Case, learner: Any, args: Any, iterati
         args: its settings, resolved.
         iterations: how many iterations a measurement has.
     """
-    from gpuvec.learners.training import Iterations
+    from gpuvec.learners.iterations import Iterations
 
     def iterate_and_read(exact_at: Callable[[int], bool]) -> Callable[[], None]:
         progress = Iterations(args, learner, None, exact_at)

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import NonFiniteError
-from gpuvec.learners import training
+from gpuvec.learners import iterations
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.ppo import PPOArgs, train
 
@@ -22,7 +22,7 @@ ARGS = PPOArgs(env="gpuvec/CartPole-v1", device="cpu", num_envs=8, num_steps=8, 
 @pytest.fixture
 def read_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes training on a CPU read its metrics late, as training on a GPU does."""
-    monkeypatch.setattr(training, "reads_late", lambda device: True)
+    monkeypatch.setattr(iterations, "reads_late", lambda device: True)
 
 
 def untimed(history: list[dict[str, float]]) -> list[list[tuple[str, str]]]:
@@ -50,7 +50,7 @@ def test_reads_are_taken_in_order_with_the_values_at_their_start(device: str) ->
 
 def test_late_reads_give_the_same_history_and_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     immediate = train(ARGS)
-    monkeypatch.setattr(training, "reads_late", lambda device: True)
+    monkeypatch.setattr(iterations, "reads_late", lambda device: True)
     late = train(ARGS)
     assert [row["iteration"] for row in late.history] == list(range(1, ITERATIONS + 1))
     assert untimed(late.history) == untimed(immediate.history)
@@ -121,7 +121,7 @@ def test_a_target_is_evaluated_with_the_parameters_that_reached_it(read_late: No
     def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
         after[int(metrics["iteration"])] = [p.detach().clone() for p in learner.policy.network.parameters()]
 
-    monkeypatch.setattr(training, "evaluate", evaluate)
+    monkeypatch.setattr(iterations, "evaluate", evaluate)
     args = PPOArgs(**{**vars(ARGS), "target_return": 1.0, "num_steps": 64, "total_steps": 8 * 64 * 3})
     train(args, on_iteration, exact_at=lambda iteration: False)
     assert len(evaluated) == 1  # the next one is due after the end

@@ -6,7 +6,9 @@
 The modules::
 
     ppo, a2c, ddpg    the algorithms, whose common parts are in `on_policy`, `policy` and `learner`
-    training          the loop of a training
+    training          makes environments and learner, and trains
+    iterations        the loop of a training, and its reports
+    policy_configs    the policies of a training, as its caller describes them
     algorithms        the registry of algorithms
     config            settings, and those tuned for an environment
     networks          policies and value functions

@@ -28,8 +28,9 @@ from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
 from gpuvec.learners.policy import Policy
+from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, shared_settings
 from gpuvec.learners.shards.torchrun import read_launch
-from gpuvec.learners.training import Bodies, PolicyConfigs, make_learner, make_training_env, shared_settings
+from gpuvec.learners.training import make_learner, make_training_env
 from gpuvec.vector.host_copies import to_host
 
 FRAMES_AFTER = 10  # that are shown after the first number that is not finite

@@ -1,47 +1,25 @@
-"""The loop of a training: iterations until there were enough steps, or until the target is reached and confirmed."""
+"""The function that trains: it makes environments and learner, iterates, and returns what was learned."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
-
-from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.algorithms import ALL, policy_class, policy_factory
+from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
-from gpuvec.learners.environments import TrainingEnv, has_role_spaces, is_multi_agent, make_env
-from gpuvec.learners.evaluation.evaluate import evaluate
-from gpuvec.learners.learner import Learner, PolicyFactory
-from gpuvec.learners.networks.actor_critic import Body
-from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
-from gpuvec.learners.policy import Policy, PolicyContext
-from gpuvec.learners.seeds import CONFIRMATION, stream_seed
+from gpuvec.learners.environments import TrainingEnv, make_env
+from gpuvec.learners.iterations import Iterations, OnIteration
+from gpuvec.learners.learner import Learner
+from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, policy_factories, shared_settings
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.sharded_learner import ShardedLearner
 from gpuvec.learners.shards.sharding import divide
 from gpuvec.learners.shards.torchrun import process_device
 from gpuvec.learners.wait_reports import OnPhase, phase
-
-ITERATIONS_TO_CONFIRM = 8  # between two evaluations that may confirm the target
-SHARED_SETTINGS = (
-    "env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads"
-)  # fmt: skip
-"""Settings that are equal for all policies of a training."""
-
-PolicyConfig = TrainingArgs | Frozen | Scripted
-"""The settings of a policy that learns, whose class determines the algorithm, or a policy that does not learn."""
-PolicyConfigs = Mapping[str, PolicyConfig]
-"""{role: policy}."""
-Bodies = Body | Mapping[str, Body] | None
-"""The function that makes the network of each policy, or {role: function}."""
-OnIteration = Callable[[Learner, dict[str, float]], None]
-"""Called with the learner and the metrics of an iteration."""
 
 
 class Result(NamedTuple):
@@ -166,88 +144,6 @@ def make_training_env(args: TrainingArgs, num_envs: int) -> TrainingEnv:
     )  # fmt: skip
 
 
-class Iterations:
-    """The iterations of a training, and their reports.
-
-    Args:
-        args: the settings, resolved.
-        learner: the learner.
-        on_iteration, exact_at: as in `train`.
-        processes: the processes of the training; None for this one alone.
-    """
-
-    def __init__(
-        self,
-        args: TrainingArgs,
-        learner: Learner,
-        on_iteration: OnIteration | None,
-        exact_at: Callable[[int], bool] | None,
-        processes: Processes | None = None,
-    ) -> None:
-        self._processes = processes or Processes()
-        self.args, self.learner, self.on_iteration = args, learner, on_iteration
-        self.exact_at = exact_at or (lambda iteration: on_iteration is not None)
-        self.history: list[dict[str, float]] = []
-        self.is_solved = False
-        self._device = parse_device(args.device)
-        self._last_read_time = time.perf_counter()
-        self._reads_late = reads_late(args.device) and args.target_return is None
-
-    def run(self) -> list[dict[str, float]]:
-        """Iterates until the end of the training, and returns the metrics of each iteration."""
-        while self.learner.iteration < self.args.iterations and not self.is_solved:
-            self.learner.iterate()
-            self.read()
-        return self.history
-
-    def read(self) -> None:
-        """Starts to read the iteration that was launched last, and reports those whose reads are finished.
-
-        These are the one before it, and the iteration itself if it is the last one or has to be exact.
-        """
-        self.learner.start_read()
-        launched = self.learner.iteration
-        is_exact = not self._reads_late or launched >= self.args.iterations or self.exact_at(launched)
-        while self.learner.pending_reads > (0 if is_exact else 1):
-            self._report(self.learner.finish_read())
-
-    def _report(self, metrics: dict[str, float]) -> None:
-        args, learner = self.args, self.learner
-        now, iteration = time.perf_counter(), learner.iteration - learner.pending_reads
-        seconds, self._last_read_time = now - self._last_read_time, now
-        learner.seconds += seconds
-        progress = {"iteration": iteration, "steps": iteration * args.steps_per_iteration, "seconds": learner.seconds}
-        progress |= {"steps_per_second": args.steps_per_iteration / seconds, "gpu_memory": float(self._reserved_bytes())}
-        self.history.append({**progress, **metrics})
-        target = args.target_return
-        if target is not None and metrics["last_return"] >= target and iteration >= learner.next_confirmation:
-            self.is_solved = self._processes.decide(lambda: self._evaluated_return() >= target)
-            learner.next_confirmation = iteration + ITERATIONS_TO_CONFIRM
-        if self.on_iteration is not None:
-            self.on_iteration(learner, self.history[-1])
-
-    def _evaluated_return(self) -> float:
-        """Returns the mean return of the present policy, since the episodes of a rollout began under older policies."""
-        args = self.args
-        seed = stream_seed(args.seed, CONFIRMATION)
-        returns = evaluate(self.learner.policy.network, args.env, seed=seed, device=args.device, params=args.params)
-        return float(returns.mean())
-
-    def _reserved_bytes(self) -> int:
-        """Returns the bytes of the GPU that this process has reserved for arrays."""
-        device = self._device
-        return 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
-
-
-def reads_late(device: str) -> bool:
-    """Returns whether metrics are read while the next iteration runs; on a CPU iterations are synchronous.
-
-    Args:
-        device: "cpu" or "cuda:<index>".
-    """
-    return device != "cpu"
-
-
 def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bodies = None) -> Learner:
     """Returns the learner that `train` iterates.
 
@@ -260,96 +156,11 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
         ValueError: policies, or bodies, that do not fit the environment or each other.
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
-    return Learner(shared_settings(configs), env, _policy_factories(configs, env, body))
+    return Learner(shared_settings(configs), env, policy_factories(configs, env, body))
 
 
 def _make_sharded_learner(
     configs: PolicyConfigs, envs: Sequence[TrainingEnv], body: Bodies, processes: Processes
 ) -> ShardedLearner:
     """Returns the learner that `train` iterates if there are several shards; `envs` are those of this process."""
-    return ShardedLearner(shared_settings(configs), envs, _policy_factories(configs, envs[0], body), processes)
-
-
-def _policy_factories(configs: PolicyConfigs, env: TrainingEnv, body: Bodies) -> dict[str, PolicyFactory]:
-    """Returns the function that makes the policy of each role, after checks that they fit the environment and each other."""
-    bodies = body if isinstance(body, Mapping) else {} if body is None else dict.fromkeys(configs, body)
-    for role in bodies:
-        if not isinstance(configs.get(role), TrainingArgs):
-            raise ValueError(
-                f"there is a body for {role}, but no settings of an algorithm: only a policy that learns takes one."
-            )
-    require_roles(configs, env)
-    shared = shared_settings(configs)
-    return {role: make_policy(config, shared, bodies.get(role)) for role, config in configs.items()}
-
-
-def shared_settings(configs: PolicyConfigs) -> TrainingArgs:
-    """Returns the settings of one policy that learns, after a check that the `SHARED_SETTINGS` of the others are equal.
-
-    Args:
-        configs: {role: policy}.
-
-    Raises:
-        TypeError: a value is not a policy.
-        ValueError: no policy learns, or settings differ.
-    """
-    for role, config in configs.items():
-        if not isinstance(config, TrainingArgs | Frozen | Scripted):
-            raise TypeError(
-                f"the policy of {role} is a {type(config).__name__}; it must be the settings of an algorithm, or Frozen(...) "
-                "or Scripted(...), one for each role: {role: policy}."
-            )
-    learning = [(role, config) for role, config in configs.items() if isinstance(config, TrainingArgs)]
-    if not learning:
-        raise ValueError(
-            f"no policy learns: of {', '.join(configs) or 'no roles'} at least one must have the settings of an algorithm."
-        )
-    first_role, first = learning[0]
-    for role, args in learning[1:]:
-        for name in SHARED_SETTINGS:
-            if getattr(args, name) != getattr(first, name):
-                values = f"{getattr(first, name)!r} for {first_role} and {getattr(args, name)!r} for {role}"
-                raise ValueError(f"all policies of a training must have the same {name}: it is {values}.")
-    if len(configs) > 1 and first.target_return is not None:
-        raise ValueError("target_return is for one policy; with several give total_steps.")
-    return first
-
-
-def require_roles(configs: PolicyConfigs, env: TrainingEnv) -> None:
-    """Raises ValueError unless `configs` has one policy for all agents of `env`, or one for each role."""
-    if set(configs) == {ALL} and has_role_spaces(env):
-        policies = ", ".join(f"{role!r}: ..." for role in env.roles)
-        raise ValueError(
-            "the roles of this environment have spaces of their own, so one policy cannot act for all: give one for each, "
-            f"{{{policies}}}."
-        )
-    if set(configs) == {ALL}:
-        return
-    roles = env.roles if is_multi_agent(env) else {}
-    if set(configs) != set(roles):
-        raise ValueError(
-            f"there are policies for {', '.join(configs)}; the environment has {', '.join(roles) or 'no roles'}: give one for "
-            "each, or one alone for all."
-        )
-
-
-def make_policy(config: PolicyConfig, shared: TrainingArgs, body: Body | None) -> PolicyFactory:
-    """Returns the function that makes a policy for a context.
-
-    Args:
-        config: the policy.
-        shared: the settings of the training, resolved.
-        body: makes the network of a policy that learns; None for the default.
-    """
-    if isinstance(config, Frozen):
-        return partial(FrozenPolicy, config, shared)
-    if isinstance(config, Scripted):
-        return partial(ScriptedPolicy, config, shared)
-
-    def make_learning_policy(context: PolicyContext) -> Policy:
-        spaces = context.observation_space, context.action_space
-        network = policy_class(config).make_network(config, *spaces, body, context.role, context.critic_space)
-        policy: Policy = policy_factory(config)(config, context, network)
-        return policy
-
-    return make_learning_policy
+    return ShardedLearner(shared_settings(configs), envs, policy_factories(configs, envs[0], body), processes)

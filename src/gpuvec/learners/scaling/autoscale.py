@@ -20,8 +20,9 @@ from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.memory_check import free_bytes, rollout_bytes
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, shared_settings
 from gpuvec.learners.scaling.trial import Trial, free_caches, run_trial
-from gpuvec.learners.training import Bodies, PolicyConfigs, make_training_env, shared_settings
+from gpuvec.learners.training import make_training_env
 
 FIRST_NUM_ENVS = {"cpu": 16, "cuda": 1024}
 MAX_NUM_ENVS = 2**26

@@ -20,7 +20,8 @@ from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.training import Bodies, PolicyConfig, PolicyConfigs, make_learner, make_training_env, shared_settings
+from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, shared_settings
+from gpuvec.learners.training import make_learner, make_training_env
 
 WARM_UP_ITERATIONS = 2
 ENDLESS = 2**62  # steps, so that values that change over a training stay near their first

@@ -1,0 +1,101 @@
+"""The iterations of a training: until there were enough steps, or until the target is reached and confirmed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from gpuvec.engine.backends.device import parse_device
+from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.evaluation.evaluate import evaluate
+from gpuvec.learners.learner import Learner
+from gpuvec.learners.seeds import CONFIRMATION, stream_seed
+from gpuvec.learners.shards.process_group import Processes
+
+ITERATIONS_TO_CONFIRM = 8  # between two evaluations that may confirm the target
+OnIteration = Callable[[Learner, dict[str, float]], None]
+"""Called with the learner and the metrics of an iteration."""
+
+
+class Iterations:
+    """The iterations of a training, and their reports.
+
+    Args:
+        args: the settings, resolved.
+        learner: the learner.
+        on_iteration, exact_at: as in `train`.
+        processes: the processes of the training; None for this one alone.
+    """
+
+    def __init__(
+        self,
+        args: TrainingArgs,
+        learner: Learner,
+        on_iteration: OnIteration | None,
+        exact_at: Callable[[int], bool] | None,
+        processes: Processes | None = None,
+    ) -> None:
+        self._processes = processes or Processes()
+        self.args, self.learner, self.on_iteration = args, learner, on_iteration
+        self.exact_at = exact_at or (lambda iteration: on_iteration is not None)
+        self.history: list[dict[str, float]] = []
+        self.is_solved = False
+        self._device = parse_device(args.device)
+        self._last_read_time = time.perf_counter()
+        self._reads_late = reads_late(args.device) and args.target_return is None
+
+    def run(self) -> list[dict[str, float]]:
+        """Iterates until the end of the training, and returns the metrics of each iteration."""
+        while self.learner.iteration < self.args.iterations and not self.is_solved:
+            self.learner.iterate()
+            self.read()
+        return self.history
+
+    def read(self) -> None:
+        """Starts to read the iteration that was launched last, and reports those whose reads are finished.
+
+        These are the one before it, and the iteration itself if it is the last one or has to be exact.
+        """
+        self.learner.start_read()
+        launched = self.learner.iteration
+        is_exact = not self._reads_late or launched >= self.args.iterations or self.exact_at(launched)
+        while self.learner.pending_reads > (0 if is_exact else 1):
+            self._report(self.learner.finish_read())
+
+    def _report(self, metrics: dict[str, float]) -> None:
+        args, learner = self.args, self.learner
+        now, iteration = time.perf_counter(), learner.iteration - learner.pending_reads
+        seconds, self._last_read_time = now - self._last_read_time, now
+        learner.seconds += seconds
+        progress = {"iteration": iteration, "steps": iteration * args.steps_per_iteration, "seconds": learner.seconds}
+        progress |= {"steps_per_second": args.steps_per_iteration / seconds, "gpu_memory": float(self._reserved_bytes())}
+        self.history.append({**progress, **metrics})
+        target = args.target_return
+        if target is not None and metrics["last_return"] >= target and iteration >= learner.next_confirmation:
+            self.is_solved = self._processes.decide(lambda: self._evaluated_return() >= target)
+            learner.next_confirmation = iteration + ITERATIONS_TO_CONFIRM
+        if self.on_iteration is not None:
+            self.on_iteration(learner, self.history[-1])
+
+    def _evaluated_return(self) -> float:
+        """Returns the mean return of the present policy, since the episodes of a rollout began under older policies."""
+        args = self.args
+        seed = stream_seed(args.seed, CONFIRMATION)
+        returns = evaluate(self.learner.policy.network, args.env, seed=seed, device=args.device, params=args.params)
+        return float(returns.mean())
+
+    def _reserved_bytes(self) -> int:
+        """Returns the bytes of the GPU that this process has reserved for arrays."""
+        device = self._device
+        return 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
+
+
+def reads_late(device: str) -> bool:
+    """Returns whether metrics are read while the next iteration runs; on a CPU iterations are synchronous.
+
+    Args:
+        device: "cpu" or "cuda:<index>".
+    """
+    return device != "cpu"

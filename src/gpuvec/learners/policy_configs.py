@@ -1,0 +1,120 @@
+"""The policies of a training as its caller describes them: settings of an algorithm or opponents, one for each role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from gpuvec.learners.algorithms import ALL, policy_class, policy_factory
+from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.environments import TrainingEnv, has_role_spaces, is_multi_agent
+from gpuvec.learners.learner import PolicyFactory
+from gpuvec.learners.networks.actor_critic import Body
+from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
+from gpuvec.learners.policy import Policy, PolicyContext
+
+SHARED_SETTINGS = (
+    "env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads"
+)  # fmt: skip
+"""Settings that are equal for all policies of a training."""
+
+PolicyConfig = TrainingArgs | Frozen | Scripted
+"""The settings of a policy that learns, whose class determines the algorithm, or a policy that does not learn."""
+PolicyConfigs = Mapping[str, PolicyConfig]
+"""{role: policy}."""
+Bodies = Body | Mapping[str, Body] | None
+"""The function that makes the network of each policy, or {role: function}."""
+
+
+def policy_factories(configs: PolicyConfigs, env: TrainingEnv, body: Bodies) -> dict[str, PolicyFactory]:
+    """Returns the function that makes the policy of each role, after checks that they fit the environment and each other.
+
+    Args:
+        configs: {role: policy}.
+        env: the environment.
+        body: makes the network of each policy that learns, or {role: function}; None for the default.
+
+    Raises:
+        ValueError: policies, or bodies, that do not fit the environment or each other.
+    """
+    bodies = body if isinstance(body, Mapping) else {} if body is None else dict.fromkeys(configs, body)
+    for role in bodies:
+        if not isinstance(configs.get(role), TrainingArgs):
+            raise ValueError(
+                f"there is a body for {role}, but no settings of an algorithm: only a policy that learns takes one."
+            )
+    require_roles(configs, env)
+    shared = shared_settings(configs)
+    return {role: make_policy(config, shared, bodies.get(role)) for role, config in configs.items()}
+
+
+def shared_settings(configs: PolicyConfigs) -> TrainingArgs:
+    """Returns the settings of one policy that learns, after a check that the `SHARED_SETTINGS` of the others are equal.
+
+    Args:
+        configs: {role: policy}.
+
+    Raises:
+        TypeError: a value is not a policy.
+        ValueError: no policy learns, or settings differ.
+    """
+    for role, config in configs.items():
+        if not isinstance(config, TrainingArgs | Frozen | Scripted):
+            raise TypeError(
+                f"the policy of {role} is a {type(config).__name__}; it must be the settings of an algorithm, or Frozen(...) "
+                "or Scripted(...), one for each role: {role: policy}."
+            )
+    learning = [(role, config) for role, config in configs.items() if isinstance(config, TrainingArgs)]
+    if not learning:
+        raise ValueError(
+            f"no policy learns: of {', '.join(configs) or 'no roles'} at least one must have the settings of an algorithm."
+        )
+    first_role, first = learning[0]
+    for role, args in learning[1:]:
+        for name in SHARED_SETTINGS:
+            if getattr(args, name) != getattr(first, name):
+                values = f"{getattr(first, name)!r} for {first_role} and {getattr(args, name)!r} for {role}"
+                raise ValueError(f"all policies of a training must have the same {name}: it is {values}.")
+    if len(configs) > 1 and first.target_return is not None:
+        raise ValueError("target_return is for one policy; with several give total_steps.")
+    return first
+
+
+def require_roles(configs: PolicyConfigs, env: TrainingEnv) -> None:
+    """Raises ValueError unless `configs` has one policy for all agents of `env`, or one for each role."""
+    if set(configs) == {ALL} and has_role_spaces(env):
+        policies = ", ".join(f"{role!r}: ..." for role in env.roles)
+        raise ValueError(
+            "the roles of this environment have spaces of their own, so one policy cannot act for all: give one for each, "
+            f"{{{policies}}}."
+        )
+    if set(configs) == {ALL}:
+        return
+    roles = env.roles if is_multi_agent(env) else {}
+    if set(configs) != set(roles):
+        raise ValueError(
+            f"there are policies for {', '.join(configs)}; the environment has {', '.join(roles) or 'no roles'}: give one for "
+            "each, or one alone for all."
+        )
+
+
+def make_policy(config: PolicyConfig, shared: TrainingArgs, body: Body | None) -> PolicyFactory:
+    """Returns the function that makes a policy for a context.
+
+    Args:
+        config: the policy.
+        shared: the settings of the training, resolved.
+        body: makes the network of a policy that learns; None for the default.
+    """
+    if isinstance(config, Frozen):
+        return partial(FrozenPolicy, config, shared)
+    if isinstance(config, Scripted):
+        return partial(ScriptedPolicy, config, shared)
+
+    def make_learning_policy(context: PolicyContext) -> Policy:
+        spaces = context.observation_space, context.action_space
+        network = policy_class(config).make_network(config, *spaces, body, context.role, context.critic_space)
+        policy: Policy = policy_factory(config)(config, context, network)
+        return policy
+
+    return make_learning_policy
