@@ -8,7 +8,6 @@ iteration later.
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,20 +17,19 @@ import torch
 from torch import Tensor
 
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import ALL, algorithm_name, args_to_dict
+from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
+from gpuvec.learners.checkpoint_fit import learning_policies, require_same_policies, require_same_shards
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
-from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, map_roles, spaces_of_agent
-from gpuvec.learners.metric_names import ENV_METRICS
+from gpuvec.learners.metric_report import MetricReport
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
-from gpuvec.learners.runs.checkpoint_shards import SHARDS
 from gpuvec.learners.shards.pooling import Pooling, pooled_sum, pooling_stage
 from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.stage_times import StageTimer, stage_clock, stage_name
@@ -68,8 +66,8 @@ class Learner:
         self.policies = {role: make_policy(self._context(role)) for role, make_policy in policies.items()}
         self.action = map_roles(self._zero_actions, action_space)
         """The actions of all agents, (E, ...) or (E, A, ...), or {role: (E, n, ...)} if roles have spaces of their own."""
-        self._readout = Readout(self._make_report())
-        self._iterations_being_read: deque[int] = deque()
+        agents_per_env = {role: agents.per_env for role, agents in self.agents.items()}
+        self._report = MetricReport(args, self.policies, agents_per_env, tuple(self.rollout.metrics))
         self.rollout.reset(args.seed, self.shard.index * env.num_envs)
         if self.shard.count == 1:
             for policy in self.policies.values():
@@ -100,12 +98,7 @@ class Learner:
     @property
     def metric_names(self) -> tuple[str, ...]:
         """The names of the metrics; those of the policy of a role begin with the role, and the environment's with "metrics"."""
-        of_policies = [
-            name if role == ALL else f"{role}/{name}"
-            for role, policy in self.policies.items()
-            for name in policy.metric_names
-        ]  # fmt: skip
-        return (*of_policies, *(f"{ENV_METRICS}/{name}" for name in self.rollout.metrics))
+        return self._report.metric_names
 
     @pooling_stage
     @torch.no_grad()
@@ -126,7 +119,7 @@ class Learner:
                 policy.finish_rollout()
         if self.rollout.metrics:
             sums = yield from pooled_sum(self.shard, self.rollout.metric_sums())
-            self._env_metrics.copy_(sums[:-1] / sums[-1])
+            self._report.env_metrics.copy_(sums[:-1] / sums[-1])
 
     def act(self, t: int) -> Any:
         """Returns the actions of all agents in step `t` of the rollout, (E, ...) or (E, A, ...), or {role: (E, n, ...)}."""
@@ -211,16 +204,6 @@ class Learner:
                     self.stage_timer.run(stage_name(stage), self._captured(stage))
         self.iteration += 1
 
-    def _make_report(self) -> Tensor:
-        """Returns one tensor into which all policies write their metrics and fault rows, and then those of the environment."""
-        sizes = [len(policy.metric_names) + len(policy.guard.fault_rows) for policy in self.policies.values()]
-        sizes += [len(self.rollout.metrics)]
-        report = torch.zeros(sum(sizes), dtype=torch.float64, device=self.args.device)
-        *parts, self._env_metrics = report.split(sizes)
-        for policy, part in zip(self.policies.values(), parts, strict=True):
-            policy.report_into(part)
-        return report
-
     def read(self) -> dict[str, float]:
         """Waits for the last iteration and returns its metrics; reads that were started before are finished first.
 
@@ -235,12 +218,11 @@ class Learner:
     @property
     def pending_reads(self) -> int:
         """The number of reads that were started and not finished, at most two."""
-        return self._readout.pending
+        return self._report.pending
 
     def start_read(self) -> None:
         """Starts to read the metrics of the last iteration, asynchronously: the next one may be launched meanwhile."""
-        self._readout.start()
-        self._iterations_being_read.append(self.iteration)
+        self._report.start(self.iteration)
 
     def finish_read(self) -> dict[str, float]:
         """Waits for the oldest read that was started, and returns its metrics; no other method synchronises.
@@ -248,16 +230,7 @@ class Learner:
         Raises:
             NonFiniteError: a number in the iteration of that read is not finite.
         """
-        report, iteration = self._readout.take(), self._iterations_being_read.popleft()
-        metrics: list[float] = []
-        for role, policy in self.policies.items():
-            sizes = len(policy.metric_names), len(policy.guard.fault_rows)
-            values, fault_rows, report = report.split([*sizes, len(report) - sum(sizes)])
-            agents, role_name = self.agents[role].per_env, "" if role == ALL else role
-            policy.guard.raise_fault(fault_rows.view(torch.int64).tolist(), iteration, self.args.env, agents, role_name)
-            metrics += values.tolist()
-        metrics += report.tolist()
-        return dict(zip(self.metric_names, metrics, strict=True))
+        return self._report.finish()
 
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next iteration depends on, as nested dicts."""
@@ -267,7 +240,7 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Returns a checkpoint: copies of tensors, numbers and strings, from which training continues bit for bit."""
         generators = {role: policy.generator.get_state() for role, policy in self.policies.items()}
-        args = {role: args_to_dict(policy.args) for role, policy in self.learning_policies().items()}
+        args = {role: args_to_dict(policy.args) for role, policy in learning_policies(self.policies).items()}
         return {
             **clone_tensors(self.state_tensors()), "generators": generators, "env": self.env.state_dict(), "args": args,
             "iteration": self.iteration, "seconds": self.seconds, "next_confirmation": self.next_confirmation,
@@ -280,7 +253,7 @@ class Learner:
         Raises:
             StateError: a checkpoint of another environment, of other policies, settings or shards.
         """
-        self.require_shards(checkpoint)
+        require_same_shards(checkpoint, self.shard.count)
         self.load_shard(checkpoint)
 
     def load_shard(self, checkpoint: Mapping[str, Any]) -> None:
@@ -289,7 +262,7 @@ class Learner:
         Raises:
             StateError: a checkpoint of another environment, of other policies or settings.
         """
-        self._require_same_policies(checkpoint)
+        require_same_policies(checkpoint, self.policies)
         generators = {role: torch.Generator(policy.generator.device) for role, policy in self.policies.items()}
         try:
             for role, generator in generators.items():
@@ -303,36 +276,3 @@ class Learner:
         self.env.load_state_dict(checkpoint["env"])
         self.iteration, self.seconds = checkpoint["iteration"], checkpoint["seconds"]
         self.next_confirmation = checkpoint["next_confirmation"]
-
-    def learning_policies(self) -> dict[str, Policy]:
-        """Returns {role: policy} of the policies that learn."""
-        return {role: policy for role, policy in self.policies.items() if policy.stages}
-
-    def require_shards(self, checkpoint: Mapping[str, Any]) -> None:
-        """Checks that `checkpoint` has as many shards as this training.
-
-        Raises:
-            StateError: it has more or fewer.
-        """
-        num_shards = 1 + len(checkpoint.get(SHARDS, ()))
-        if num_shards != self.shard.count:
-            raise StateError(
-                f"this checkpoint has {num_shards} shards, and this training {self.shard.count}: continue with {num_shards}."
-            )
-
-    def _require_same_policies(self, checkpoint: Mapping[str, Any]) -> None:
-        if checkpoint["policies"].keys() != self.policies.keys():
-            theirs, ours = ", ".join(checkpoint["policies"]), ", ".join(self.policies)
-            raise StateError(f"this checkpoint has policies for {theirs}, and this training for {ours}.")
-        learning = self.learning_policies()
-        if checkpoint["args"].keys() != learning.keys():
-            theirs, ours = ", ".join(checkpoint["args"]), ", ".join(learning)
-            raise StateError(f"in this checkpoint {theirs} learned, and in this training {ours} would.")
-        for role, policy in learning.items():
-            args, saved = policy.args, checkpoint["args"][role]
-            if saved["algorithm"] != algorithm_name(args):
-                raise StateError(f"this checkpoint is of {saved['algorithm']}; it cannot continue with {algorithm_name(args)}.")
-            if saved["env"] != args.env:
-                raise StateError(f"this checkpoint is of {saved['env']}; it cannot continue in {args.env}.")
-            if checkpoint["generators"][role].shape != policy.generator.get_state().shape:
-                raise StateError(f"this checkpoint was written on {saved['device']}; it cannot continue on {args.device}.")

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from gpuvec.learners.algorithms import args_to_dict
+from gpuvec.learners.checkpoint_fit import learning_policies
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.environments import AgentSpaces
 from gpuvec.learners.learner import Learner
@@ -23,7 +24,7 @@ class PolicyReadout:
     """
 
     def __init__(self, learner: Learner) -> None:
-        policies = learner.learning_policies()
+        policies = learning_policies(learner.policies)
         settings = {role: args_to_dict(policy.args) for role, policy in policies.items()}
         self._description = describe_policies(settings, {role: AgentSpaces.of_env(learner.env, role) for role in policies})
         states: dict[str, dict[str, Tensor]] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gpuvec.learners.checkpoint_fit import require_same_shards
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.guard import NO_FAULT
 from gpuvec.learners.environments import TrainingEnv
@@ -106,7 +107,7 @@ class ShardedLearner(Learner):
         Raises:
             StateError: a checkpoint of another environment, of other policies or settings, or of other shards.
         """
-        self.require_shards(checkpoint)
+        require_same_shards(checkpoint, self.shard.count)
         for learner in self.local_shards:
             learner.load_shard(state_of_shard(checkpoint, learner.shard.index))
 
