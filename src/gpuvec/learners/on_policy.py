@@ -31,8 +31,8 @@ from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
-from gpuvec.learners.networks.cnn import AsymmetricCNN, SharedCNN, is_image
-from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
+from gpuvec.learners.networks.default_body import default_body
+from gpuvec.learners.networks.mlp import seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import ActionSample
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
@@ -125,7 +125,7 @@ class OnPolicy(Policy):
             )
 
         def make_default(observations: gym.Space[Any], actions: gym.Space[Any], *critic: gym.Space[Any]) -> nn.Module:
-            return _default_body(args, observations, outputs_of(actions), *map(features_of, critic))
+            return default_body(args, observations, outputs_of(actions), *map(features_of, critic))
 
         with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
             critic = () if critic_space is None else (critic_space,)
@@ -298,28 +298,3 @@ class OnPolicy(Policy):
             "network": self.network.state_dict(), "optimizer": optimizer_state(self.optimizer, self.parameters),
             "episodes": self.episodes._asdict(), "reward_scaler": reward_scaler, **super().state_tensors(),
         }  # fmt: skip
-
-
-def _default_body(
-    args: OnPolicyArgs, observation_space: gym.Space[Any], outputs: int, critic_features: int | None = None
-) -> nn.Module:
-    """The network of `args` for the observations of one agent, and for the critic's if there are `critic_features` of them."""
-    layers = args.hidden, args.weight_init, args.activation, args.precision
-    if args.shared and critic_features is not None:
-        raise ValueError(
-            "shared=True is for a value function that takes the observations of the policy, and the environment has "
-            "critic_observation: set shared=False."
-        )
-    if is_image(observation_space):
-        if critic_features is None:
-            return SharedCNN(observation_space, outputs, *layers)
-        return AsymmetricCNN(observation_space, critic_features, outputs, *layers)
-    if len(observation_space.shape or ()) != 1:
-        raise ValueError(
-            f"the observation space is {observation_space}; the default networks take observations of shape (D,) or "
-            "(C, H, W): give a body of your own."
-        )
-    features = features_of(observation_space)
-    if args.shared:
-        return SharedMLP(features, outputs, *layers)
-    return SeparateMLP(features, outputs, *layers, critic_features)
