@@ -17,6 +17,7 @@ from gpuvec.learners.networks.linear import ALIGNMENT, Linear, LinearReLU
 HIDDEN_GAIN = math.sqrt(2.0)
 # The gain of a policy's last layer. It is small, so that the first policy prefers no action.
 POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0  # of the last layer of a value function
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": LinearReLU}
 L = TypeVar("L", nn.Conv2d, Linear)
 # The dtype in which layers compute; the results of a network are float32.
@@ -119,7 +120,7 @@ class SeparateMLP(nn.Module):
         self.dtype, layer = PRECISIONS[precision], ACTIVATIONS[activation]
         self.actor = make_mlp((features, *hidden, outputs), POLICY_GAIN, layer, weight_init)
         value_features = features if critic_features is None else critic_features
-        self.critic = make_mlp((value_features, *hidden, 1), 1.0, layer, weight_init)
+        self.critic = make_mlp((value_features, *hidden, 1), VALUE_GAIN, layer, weight_init)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Returns the outputs of the policy, (E, N), for `obs`, (E, D); other leading dimensions are kept."""

@@ -5,16 +5,13 @@ Letters: P agents, N parameters of an agent, B rows, D observation features, U u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.networks.actor_critic import ActorCritic
-from gpuvec.learners.networks.mlp import SeparateMLP, seeded_weights
-from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
 ALIGNMENT = 4  # floats, 16 bytes, at a multiple of which each parameter of an agent begins
 Layers = list[tuple[Tensor, Tensor]]
@@ -62,26 +59,6 @@ class ParameterLayout:
             size = torch.Size(shape).numel()
             views[name] = flat[:, self.offsets[name] : self.offsets[name] + size].unflatten(1, shape)
         return views
-
-
-def initial_parameters(network: ActorCritic, args: PPOArgs, seeds: Sequence[int], layout: AgentLayout) -> Tensor:
-    """Returns the initial parameters of agents, (P, N) on the CPU, equal to those of single trainings with the same seeds.
-
-    Args:
-        network: the network of an agent, on the CPU.
-        args: the settings that all agents share.
-        seeds: the seeds of the P agents.
-        layout: the places of the parameters.
-    """
-    flat = torch.zeros(len(seeds), layout.num_floats)
-    views = layout.views(flat)
-    features = network.body.actor[0].in_features
-    for k, seed in enumerate(seeds):
-        with seeded_weights(stream_seed(seed, WEIGHTS)):
-            body = SeparateMLP(features, network.num_outputs, args.hidden, args.weight_init, args.activation)
-        for name, p in body.named_parameters():
-            views[f"body.{name}"][k] = p.detach()
-    return flat
 
 
 def layers_of(views: Mapping[str, Tensor], part: str) -> Layers:
