@@ -108,7 +108,9 @@ def update_minibatch(carry: Any, batch: Any, dtype: str) -> Any:
     return (net, moments, count + 1, learning_rate), None
 
 
-def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float, dtype: str = "float32") -> Any:
+def train(
+    key: Any, name: str, num_envs: int, updates: int, learning_rate: float, dtype: str = "float32", num_steps: int = T
+) -> Any:
     """Returns the mean over all environments of the last episode's return after each update, (updates,).
 
     Args:
@@ -118,6 +120,7 @@ def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float
         updates: how many iterations the training has.
         learning_rate: of the first iteration.
         dtype: in which the networks compute.
+        num_steps: of each environment in a rollout.
     """
     import gymnax
     import jax
@@ -147,7 +150,7 @@ def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float
         return carry, {**step, "reward": reward, "done": done}
 
     def update_epoch(carry: Any, key: Any, batch: Any) -> Any:
-        order = jax.random.permutation(key, num_envs * T)
+        order = jax.random.permutation(key, num_envs * num_steps)
         minibatches = jax.tree.map(lambda x: x[order].reshape(MINIBATCHES, -1, *x.shape[1:]), batch)
         return jax.lax.scan(partial(update_minibatch, dtype=dtype), carry, minibatches)
 
@@ -155,11 +158,13 @@ def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float
         net, moments, count, key, *envs = carry
         key, rollout_key, epoch_key = jax.random.split(key, 3)
         acting = as_dtype(net, dtype)
-        (_, *envs), steps = jax.lax.scan(env_step, (acting, *envs), jax.random.split(rollout_key, T))
+        (_, *envs), steps = jax.lax.scan(env_step, (acting, *envs), jax.random.split(rollout_key, num_steps))
         next_value = log_probs_and_values(acting, envs[0])[1]
         _, advantage = jax.lax.scan(estimate_advantage, (jnp.zeros(num_envs), next_value), steps, reverse=True)
         batch = {**steps, "advantage": advantage, "target": advantage + steps["value"]}
-        batch = {name: x.reshape(num_envs * T, *x.shape[2:]) for name, x in batch.items() if name not in ("reward", "done")}
+        batch = {
+            name: x.reshape(num_envs * num_steps, *x.shape[2:]) for name, x in batch.items() if name not in ("reward", "done")
+        }
         carry = (net, moments, count, learning_rate * (1.0 - index / updates))
         carry, _ = jax.lax.scan(partial(update_epoch, batch=batch), carry, jax.random.split(epoch_key, EPOCHS))
         return (*carry[:3], key, *envs), envs[-1].mean()

@@ -60,6 +60,8 @@ def list_comparisons() -> Iterator[Comparison]:
     for num_envs in (4096, 16_384, 65_536):
         for peer in ("jax_ppo", "torch_ppo"):
             yield Comparison(f"ppo.{num_envs}.{peer}", f"learners.ppo.{num_envs}*", f"peers.{peer}.{num_envs}")
+    theirs = "peers.jax_population.2048"
+    yield Comparison("population.2048.jax_population", "population.kernel.CartPole-v1.2048", theirs)
     warpdrive = {
         "grid.2000x5": "grid.2000x5",
         "open.2000x110": "open.2000x110.nearest10",

@@ -48,6 +48,8 @@ BENCHMARKS = (
     Benchmark("multi_agent_step", 180),
     Benchmark("stored_rollout", 150),
     Benchmark("learners", 240),
+    Benchmark("population", 400),
+    Benchmark("peers.jax_population", 120, folder="peers"),
     Benchmark("peers.gymnax_step", 240, folder="peers"),
     Benchmark("peers.jax_cartpole", 120, folder="peers"),
     Benchmark("peers.jax_ppo", 240, folder="peers"),
