@@ -80,6 +80,7 @@ def test_processes_have_the_bits_of_one_process(tmp_path: Path, count: int) -> N
         failure = "OSError: the disk is full" if rank == 1 else "LostProcessError: process 1 failed: the disk is full"
         assert errors[2] == failure
         # Without a fixed order the numbers of all processes are the same, and nearly those of one.
+        assert json.loads((tmp_path / f"stopped-{rank}.json").read_text()) == ["on_iteration", 2]
         plain = torch.load(tmp_path / f"plain-{rank}.pt", weights_only=True)
         assert differences(plain, torch.load(tmp_path / "plain-0.pt", weights_only=True)) == []
         assert plain["history"][0]["value_loss"] == pytest.approx(expected["a2c"]["history"][0]["value_loss"], rel=1e-4)

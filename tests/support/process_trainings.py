@@ -92,6 +92,9 @@ def train_all(folder: Path) -> None:
     torch.save(numbers_of(train(PPO, checkpoint=checkpoint, shards=SHARDS)), folder / f"continued-{rank}.pt")
     plain = train(A2C, deterministic_shards=False)
     torch.save(numbers_of(plain), folder / f"plain-{rank}.pt")
+    # Process 1 would end it one iteration earlier.
+    stopped = train(A2C, lambda learner, metrics: metrics["iteration"] >= (2 if rank == "0" else 1), shards=SHARDS)
+    (folder / f"stopped-{rank}.json").write_text(json.dumps([stopped.ended_by, len(stopped.history)]))
 
     def fail_in_one_process(learner: Any, metrics: dict[str, float]) -> None:
         if rank == "1" and metrics["iteration"] == 2:

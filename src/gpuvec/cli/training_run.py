@@ -269,7 +269,8 @@ def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes
     results = run_episodes(args.env, player, episodes=episodes, seed=seed, device=args.device, params=args.params)
     returns, last_metrics = results.returns, result.history[-1]
     means = {f"{ENV_METRICS}/{name}": float(values.double().mean()) for name, values in results.metrics.items()}
-    run.finish({"iteration": last_metrics["iteration"], "episodes": episodes, "mean_return": float(returns.mean()), **means})
+    ending = {"iteration": last_metrics["iteration"], "ended_by": result.ended_by}
+    run.finish({**ending, "episodes": episodes, "mean_return": float(returns.mean()), **means})
     threshold = find_env_spec(args.env).reward_threshold
     solved_at = "" if threshold is None else f", solved at {threshold:g}"
     print(f"trained    {last_metrics['steps']:,.0f} steps in {last_metrics['seconds']:.1f} s")

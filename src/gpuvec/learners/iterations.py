@@ -1,9 +1,10 @@
-"""The iterations of a training: until there were enough steps, or until the target is reached and confirmed."""
+"""The iterations of a training: until there were enough steps, the target is reached and confirmed, or the caller stops it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 
@@ -15,8 +16,10 @@ from gpuvec.learners.seeds import CONFIRMATION, stream_seed
 from gpuvec.learners.shards.process_group import Processes
 
 ITERATIONS_TO_CONFIRM = 8  # between two evaluations that may confirm the target
-OnIteration = Callable[[Learner, dict[str, float]], None]
-"""Called with the learner and the metrics of an iteration."""
+OnIteration = Callable[[Learner, dict[str, float]], bool | None]
+"""Called with the learner and the metrics of an iteration; returns whether the training ends before its time."""
+Ending = Literal["total_steps", "target_return", "on_iteration"]
+"""What ended a training: there were enough steps, the target was reached, or `on_iteration` returned True."""
 
 
 class Iterations:
@@ -42,16 +45,25 @@ class Iterations:
         self.exact_at = exact_at or (lambda iteration: on_iteration is not None)
         self.history: list[dict[str, float]] = []
         self.is_solved = False
+        self._wants_stop = False  # of this process
+        self._is_stopped = False  # of all processes
         self._device = parse_device(args.device)
         self._last_read_time = time.perf_counter()
         self._reads_late = reads_late(args.device) and args.target_return is None
 
     def run(self) -> list[dict[str, float]]:
         """Iterates until the end of the training, and returns the metrics of each iteration."""
-        while self.learner.iteration < self.args.iterations and not self.is_solved:
+        while self.learner.iteration < self.args.iterations and not (self.is_solved or self._is_stopped):
             self.learner.iterate()
             self.read()
         return self.history
+
+    @property
+    def ended_by(self) -> Ending:
+        """What ended the training."""
+        if self.is_solved:
+            return "target_return"
+        return "total_steps" if self.learner.iteration >= self.args.iterations else "on_iteration"
 
     def read(self) -> None:
         """Starts to read the iteration that was launched last, and reports those whose reads are finished.
@@ -61,7 +73,16 @@ class Iterations:
         self.learner.start_read()
         launched = self.learner.iteration
         is_exact = not self._reads_late or launched >= self.args.iterations or self.exact_at(launched)
-        while self.learner.pending_reads > (0 if is_exact else 1):
+        self._report_all_but(0 if is_exact else 1)
+        if self._wants_stop and self._processes.size == 1:
+            self._report_all_but(0)
+        # Several processes agree in exact iterations alone, because each exchange between their hosts takes time.
+        if self.on_iteration is not None and not self.learner.pending_reads:
+            self._is_stopped = self._processes.decide(lambda: self._wants_stop)
+
+    def _report_all_but(self, pending: int) -> None:
+        """Reports iterations in their order, until only so many reads are `pending`."""
+        while self.learner.pending_reads > pending:
             self._report(self.learner.finish_read())
 
     def _report(self, metrics: dict[str, float]) -> None:
@@ -76,8 +97,8 @@ class Iterations:
         if target is not None and metrics["last_return"] >= target and iteration >= learner.next_confirmation:
             self.is_solved = self._processes.decide(lambda: self._evaluated_return() >= target)
             learner.next_confirmation = iteration + ITERATIONS_TO_CONFIRM
-        if self.on_iteration is not None:
-            self.on_iteration(learner, self.history[-1])
+        if self.on_iteration is not None and self.on_iteration(learner, self.history[-1]):
+            self._wants_stop = True
 
     def _evaluated_return(self) -> float:
         """Returns the mean return of the present policy, since the episodes of a rollout began under older policies."""

@@ -11,7 +11,7 @@ from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.environments import TrainingEnv, make_env
-from gpuvec.learners.iterations import Iterations, OnIteration
+from gpuvec.learners.iterations import Ending, Iterations, OnIteration
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, policy_factories, shared_settings
 from gpuvec.learners.shards.join import join_processes
@@ -28,7 +28,8 @@ class Result(NamedTuple):
     policies: dict[str, PolicyConfig]  # resolved; {"all": ...} for one that all agents share
     networks: dict[str, Any]  # {role: `players.PolicyNetwork`} of those that have one
     history: list[dict[str, float]]  # the metrics of each iteration
-    checkpoint: dict[str, Any]
+    checkpoint: dict[str, Any]  # of the last iteration; a training that was stopped continues from it
+    ended_by: Ending
 
     @property
     def args(self) -> TrainingArgs:
@@ -54,7 +55,7 @@ def train(
     shards: int | None = None,
     deterministic_shards: bool = True,
 ) -> Result:
-    """Trains until `args.total_steps`, or until `args.target_return` is reached.
+    """Trains until `args.total_steps`, until `args.target_return` is reached, or until `on_iteration` returns True.
 
     On a GPU the metrics of an iteration are read while the next one runs, unless `target_return` is set or `exact_at` requires
     the state after that iteration. The results are the same.
@@ -63,7 +64,9 @@ def train(
 
     Args:
         args: the settings, whose class determines the algorithm; for several policies {role: settings, or an opponent}.
-        on_iteration: called with the learner and the metrics of each iteration, in their order.
+        on_iteration: called with the learner and the metrics of each iteration, in their order. If it returns True, the
+            training ends, which `ended_by` of the result says; an iteration that was launched before is finished and reported.
+            Of several processes the first one decides, at the next iteration of which `exact_at` is true.
         checkpoint: the state to continue from, of the same environment, algorithms and networks; other settings may differ.
         body: makes the network, see `networks.actor_critic`, and for DDPG `networks.deterministic`; None for the default. With
             several policies {role: body}.
@@ -98,22 +101,23 @@ def train(
             learner = make() if num_shards == 1 else _make_sharded_learner(configs, envs, body, processes)
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
-        history = _iterate(shared, learner, Iterations(shared, learner, on_iteration, exact_at, processes), on_phase)
-        return _make_result(configs, learner, history)
+        iterations = Iterations(shared, learner, on_iteration, exact_at, processes)
+        _iterate(shared, learner, iterations, on_phase)
+        return _make_result(configs, learner, iterations)
 
 
-def _make_result(configs: dict[str, PolicyConfig], learner: Learner, history: list[dict[str, float]]) -> Result:
+def _make_result(configs: dict[str, PolicyConfig], learner: Learner, iterations: Iterations) -> Result:
     """Returns the result of a training that has ended."""
     networks = {role: policy.network for role, policy in learner.policies.items() if policy.network is not None}
     for network in networks.values():
         # The parameters of fused kernels are views that are not contiguous.
         for p in network.parameters():
             p.data = p.data.contiguous()
-    return Result(configs, networks, history, learner.state_dict())
+    return Result(configs, networks, iterations.history, learner.state_dict(), iterations.ended_by)
 
 
-def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_phase: OnPhase | None) -> list[dict[str, float]]:
-    """Captures the stages on a GPU, iterates to the end of the training, and returns the metrics of each iteration."""
+def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_phase: OnPhase | None) -> None:
+    """Captures the stages on a GPU, and iterates to the end of the training."""
     if args.device != "cpu":
         with phase(on_phase, "capturing CUDA graphs"):
             learner.capture()
@@ -122,7 +126,7 @@ def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_ph
         with phase(on_phase, f"compiling {args.env}"):
             learner.iterate()
         iterations.read()
-    return iterations.run()
+    iterations.run()
 
 
 def _make_training_envs(args: TrainingArgs, num_shards: int, processes: Processes) -> Iterator[closing[TrainingEnv]]:

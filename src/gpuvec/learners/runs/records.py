@@ -10,6 +10,7 @@ SETTINGS, VERSIONS, METRICS, RESULT = "args.json", "versions.json", "metrics.jso
 POPULATION, POPULATION_HISTORY, POPULATION_STATE = "population.json", "population.npz", "population.pt"
 PROCESSES = "processes.json"  # of a run of several shards: the processes, the shards, and what torchrun calls itself
 FAILURE = "failure.html"  # the replay of a number that was not finite
+STOPPED = "on_iteration"  # as "ended_by" of a result: the caller of `training.train` stopped it before its time
 MAX_RECORD_BYTES = 1 << 20  # the size up to which these files are read, metrics excepted
 
 

@@ -8,7 +8,7 @@ The files of the folder::
         metrics.jsonl    one line per iteration; null where there is no number yet
         checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
         processes.json   the number of processes and shards, if there are several
-        result.json      the result of the evaluation at the end; missing while the run is not complete
+        result.json      the evaluation at the end, and what ended the training; missing while it has not ended
         failure.html     the last states before a number that was not finite, if that ended the training
         live-<iteration>.html, live-<iteration>.safetensors    with `--watch`: replays and their policies, see `replay.live`
         lock             locked by the process that writes to the folder
@@ -137,11 +137,12 @@ class RunWriter:
         self._folder.write(FAILURE, page)
         return self.path / FAILURE
 
-    def finish(self, result: Mapping[str, float]) -> None:
-        """Writes the result of the evaluation, which marks the run as complete.
+    def finish(self, result: Mapping[str, float | str]) -> None:
+        """Writes the result of the run, which marks it as complete unless `on_iteration` of its training stopped it.
 
         Args:
-            result: {name: value} for result.json.
+            result: {name: value} for result.json, such as "mean_return" of an evaluation, and "ended_by" of
+                `training.Result`.
 
         Raises:
             RunWriteError: the file cannot be written.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, POPULATION, RESULT, SETTINGS, parse_json
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, POPULATION, RESULT, SETTINGS, STOPPED, parse_json
 
 TAIL_BYTES = 1 << 16  # the number of bytes at the end of metrics.jsonl in which the last metrics are searched
 
@@ -63,7 +63,8 @@ def summarize_run(run: RunFolder) -> RunSummary:
     settings, result = (read_record(run, name) for name in (SETTINGS, RESULT))
     metrics = last_metrics(run)
     iteration = finite_number(metrics, "iteration")
-    state = "running" if run.is_locked() else "complete" if result else "stopped" if settings else "damaged"
+    is_complete = bool(result) and result.get("ended_by") != STOPPED
+    state = "running" if run.is_locked() else "complete" if is_complete else "stopped" if settings else "damaged"
     return RunSummary(
         path=run.path,
         env=str(settings.get("env", run.path.name.split("__")[0]))[:80],
