@@ -43,8 +43,9 @@ else:
 # ## Train
 #
 # `train` calls `on_iteration` on the host after every iteration, with the learner and the metrics: use it for progress bars,
-# loggers or checkpoints. A GPU waits for it in every iteration. With `exact_at=lambda iteration: False` the GPU computes the
-# next iteration meanwhile, and `learner` is one iteration ahead of the metrics.
+# loggers or checkpoints. If it returns True, the training ends. A GPU waits for it in every iteration. With
+# `exact_at=lambda iteration: False` the GPU computes the next iteration meanwhile, and `learner` is one iteration ahead of the
+# metrics.
 
 
 # %%
