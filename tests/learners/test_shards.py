@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -35,7 +36,7 @@ from gpuvec.learners.runs.checkpoint import load, save
 from gpuvec.learners.shards.pooling import pooled_mean, pooled_var_means, pooling_stage, run_in_lockstep, update_normalizer
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.shard import Shard
-from gpuvec.learners.training import train
+from gpuvec.learners.training import open_learner, train
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:
@@ -103,6 +104,21 @@ def test_gpus_have_the_bits_of_one_gpu(gpu: str, tmp_path: Path) -> None:
 
 
 # ---- one process
+
+
+def test_graphs_are_freed_before_the_processes_part() -> None:
+    """NCCL waits for graphs that contain its exchanges when a process group is closed, also after an error."""
+    released = []
+
+    class Graph:
+        def release(self) -> None:
+            released.append(True)
+
+    args = replace(A2C, num_iterations=1).resolved("cpu")
+    with suppress(OSError), open_learner({"all": args}, num_shards=2) as learner:
+        learner._graphs = dict.fromkeys(learner.all_stages(), Graph())  # type: ignore[arg-type]  # there is no GPU
+        raise OSError("the disk is full")
+    assert len(released) == len(learner.all_stages())
 
 
 def test_one_shard_is_the_ordinary_training() -> None:

@@ -23,7 +23,7 @@ from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
 from gpuvec.learners.checkpoint_fit import learning_policies, require_same_policies, require_same_shards
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.cuda_graphs.graph import capture
+from gpuvec.learners.cuda_graphs.graph import CapturedGraph, capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, map_roles, spaces_of_agent
 from gpuvec.learners.metric_report import MetricReport
@@ -75,7 +75,7 @@ class Learner:
         self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if ALL in self.policies else None
         self.on_action: Callable[[Any], None] | None = None
         """Called with the actions of each step before the environments take it, outside of fused rollouts; for recordings."""
-        self._graphs: dict[Stage, Stage] | None = None
+        self._graphs: dict[Stage, CapturedGraph] | None = None
         self.stage_timer = StageTimer(stage_clock(args.device))
 
     def _zero_actions(self, space: gym.Space[Any]) -> Tensor:
@@ -155,6 +155,12 @@ class Learner:
             self.stage_timer.measure(timed_stages, partial(torch.cuda.synchronize, self.args.device))
         for learner, state in zip(learners, saved, strict=True):
             learner.load_shard(state)
+
+    def release_graphs(self) -> None:
+        """Frees the graphs of `capture`, if there are any; stages are functions again afterwards."""
+        graphs, self._graphs = self._graphs or {}, None
+        for graph in graphs.values():
+            graph.release()
 
     @property
     def local_shards(self) -> Sequence[Learner]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, NamedTuple
 
 from gpuvec.learners.algorithms import ALL
@@ -96,9 +95,7 @@ def train(
         shared = shared_settings(configs)
         stack.enter_context(torch_settings(device, shared.threads))
         with phase(on_phase, f"compiling {shared.env}"):
-            envs = [stack.enter_context(env) for env in _make_training_envs(shared, num_shards, processes)]
-            make = partial(make_learner, configs, envs[0], body)
-            learner = make() if num_shards == 1 else _make_sharded_learner(configs, envs, body, processes)
+            learner = stack.enter_context(open_learner(configs, body, num_shards, processes))
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
         iterations = Iterations(shared, learner, on_iteration, exact_at, processes)
@@ -129,10 +126,41 @@ def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_ph
     iterations.run()
 
 
-def _make_training_envs(args: TrainingArgs, num_shards: int, processes: Processes) -> Iterator[closing[TrainingEnv]]:
-    """Yields the environment of each shard of this process."""
-    for _ in range(num_shards // processes.size):
-        yield closing(make_training_env(args, (args.num_envs or 1) // num_shards))
+@contextmanager
+def open_learner(
+    configs: PolicyConfigs, body: Bodies = None, num_shards: int = 1, processes: Processes | None = None
+) -> Iterator[Learner]:
+    """Makes the environments of the shards of this process, and the learner that `train` iterates.
+
+    At the end of the block the environments are closed and the graphs of the learner are freed.
+
+    Args:
+        configs: {role: settings, resolved, or an opponent}.
+        body: as in `train`.
+        num_shards: the number of shards of all processes.
+        processes: the processes of the training; None for this one alone.
+
+    Yields:
+        The learner.
+
+    Raises:
+        ValueError: policies, or bodies, that do not fit the environment or each other.
+        OutOfMemoryError: the environment, or what the learner stores, does not fit into the memory that is free.
+        LostProcessError: another process ended.
+    """
+    args, processes = shared_settings(configs), processes or Processes()
+    with ExitStack() as stack:
+        envs = [
+            stack.enter_context(closing(make_training_env(args, (args.num_envs or 1) // num_shards)))
+            for _ in range(num_shards // processes.size)
+        ]
+        if num_shards == 1:
+            learner = make_learner(configs, envs[0], body)
+        else:
+            learner = ShardedLearner(args, envs, policy_factories(configs, envs[0], body), processes)
+        # NCCL closes a process group only when no graph contains its exchanges.
+        stack.callback(learner.release_graphs)
+        yield learner
 
 
 def make_training_env(args: TrainingArgs, num_envs: int) -> TrainingEnv:
@@ -149,7 +177,7 @@ def make_training_env(args: TrainingArgs, num_envs: int) -> TrainingEnv:
 
 
 def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bodies = None) -> Learner:
-    """Returns the learner that `train` iterates.
+    """Returns the learner of a training with one shard.
 
     Args:
         args: the settings, resolved; for several policies {role: settings, or an opponent}.
@@ -161,10 +189,3 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
     return Learner(shared_settings(configs), env, policy_factories(configs, env, body))
-
-
-def _make_sharded_learner(
-    configs: PolicyConfigs, envs: Sequence[TrainingEnv], body: Bodies, processes: Processes
-) -> ShardedLearner:
-    """Returns the learner that `train` iterates if there are several shards; `envs` are those of this process."""
-    return ShardedLearner(shared_settings(configs), envs, policy_factories(configs, envs[0], body), processes)

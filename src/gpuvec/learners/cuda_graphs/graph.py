@@ -14,10 +14,43 @@ from gpuvec.errors import StaleGraphError
 WARM_UPS = 2
 
 
+class CapturedGraph:
+    """A function that was captured in a CUDA graph; a call replays it with one launch.
+
+    Args:
+        graph: the graph.
+        device: "cuda:0", ...
+        version: as in `capture`.
+    """
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, device: str, version: Callable[[], int]) -> None:
+        self._graph, self._device, self._version = graph, device, version
+        self._captured_version = version()
+
+    def __call__(self) -> None:
+        """Replays the graph, asynchronously.
+
+        Raises:
+            StaleGraphError: kernels were rebuilt since the capture.
+        """
+        if self._version() != self._captured_version:
+            raise StaleGraphError(
+                f"the environment's kernels were rebuilt (version {self._version()}, captured {self._captured_version}), so "
+                "this graph would still run the old ones: set parameters before training, or name those that change in "
+                "make_vec(per_env=...)."
+            )
+        with torch.cuda.device(self._device):
+            self._graph.replay()
+
+    def release(self) -> None:
+        """Frees the graph, which cannot be replayed afterwards."""
+        self._graph.reset()
+
+
 def capture(
     fn: Callable[[], object], device: str, generators: Iterable[torch.Generator], version: Callable[[], int]
-) -> Callable[[], None]:
-    """Captures `fn` in a CUDA graph and returns a function that replays it with one launch.
+) -> CapturedGraph:
+    """Captures `fn` in a CUDA graph.
 
     `fn` must not read tensors on the host or branch on them, and must write its results to tensors that it did not allocate. It
     is called `WARM_UPS` times before the capture: callers that need the state before it save and restore it.
@@ -27,9 +60,6 @@ def capture(
         device: "cuda:0", ...
         generators: the random generators that `fn` uses; each replay advances them like a call of `fn`.
         version: returns a number that changes when a kernel that `fn` launches is rebuilt; called on the host at each replay.
-
-    Raises:
-        StaleGraphError: in a replay, when kernels were rebuilt since the capture.
     """
     # Garbage is collected before the capture, because the driver forbids freeing graphs and kernels during one.
     gc.collect()
@@ -47,16 +77,4 @@ def capture(
         # Calls of other threads are allowed, because JAX frees memory in its own threads at any time.
         with torch.cuda.graph(graph, stream=side_stream, capture_error_mode="thread_local"):
             fn()
-    captured_version = version()
-
-    def replay() -> None:
-        if version() != captured_version:
-            raise StaleGraphError(
-                f"the environment's kernels were rebuilt (version {version()}, captured {captured_version}), so this graph "
-                "would still run the old ones: set parameters before training, or name those that change in "
-                "make_vec(per_env=...)."
-            )
-        with torch.cuda.device(device):
-            graph.replay()
-
-    return replay
+    return CapturedGraph(graph, device, version)
