@@ -31,7 +31,7 @@ GAMES = {"grid": "TagGridWorld-v0", "open": "TagContinuous-v0"}
 # The layers that a benchmark measures in addition to kernels of environments.
 MEASURED_LAYERS = {
     **{benchmark: {"vector"} for benchmark in ("cold_start", "cpu_step", "eager_latency", "memory_per_env", "tag_small")},
-    **dict.fromkeys(("game_training", "learners", "live_view", "population", "ppo_end_to_end", "solve"), LAYERS),
+    **dict.fromkeys(("game_training", "learners", "live_view", "multi_gpu", "population", "ppo_end_to_end", "solve"), LAYERS),
     **dict.fromkeys(("tag_training", "time_to_return"), LAYERS),
     "learner_kernels": {"learners"},
 }

@@ -71,6 +71,7 @@ BENCHMARKS = (
     Benchmark("game_training", 300, ("--parallel", "6", "--to", "{to}/game_training.csv")),
     Benchmark("tag_training", 300),
     Benchmark("live_view", 420),
+    Benchmark("multi_gpu", 160, folder="."),
     Benchmark("ratios", 10, folder="tools"),
 )
 

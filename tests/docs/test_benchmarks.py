@@ -8,14 +8,17 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.bundled_envs import BUNDLED_ENVS
 
+from benchmarks import multi_gpu
 from benchmarks.cases import game_training
-from benchmarks.tools import figures, ratios, suite, training_table
+from benchmarks.tools import child_processes, figures, ratios, suite, training_table
+from benchmarks.tools.measure import Figures
 from benchmarks.tools.quote import requote
 from benchmarks.tools.record import describe_machine, read_figures, write_tables
 from benchmarks.tools.sources import source_hashes
@@ -25,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
 SCRIPTS = {
     f"peers.{file.stem}" if file.parent.name == "peers" else file.stem: file
-    for file in sorted(FOLDER.glob("*/*.py"))
+    for file in sorted(FOLDER.rglob("*.py"))
     if 'Figures("' in file.read_text()
 }
 
@@ -139,6 +142,75 @@ class TestScripts:
         assert process.returncode == 0, process.stderr
         (row,) = map(json.loads, (tmp_path / "figures.jsonl").read_text().splitlines())
         assert library in row["failed"]
+
+
+class TestWorlds:
+    @pytest.mark.parametrize("worlds", ["1", pytest.param("1 2", marks=pytest.mark.exhaustive)])
+    def test_worlds_are_measured_on_a_cpu(self, worlds: str, tmp_path: Path) -> None:
+        pytest.importorskip("torch")
+        largest = worlds[-1]
+        words = f"--device cpu --worlds {worlds} --envs 8 --steps 4 --seconds 0.01 --rounds 1 --iterations 1 --run-steps 100"
+        process = run(SCRIPTS["multi_gpu"], *words.split(), "--json", str(tmp_path / "figures.jsonl"))
+        assert process.returncode == 0, process.stdout + process.stderr
+        measured, failed = read_figures(tmp_path / "figures.jsonl", source_hashes())
+        assert not failed
+        assert measured["multi_gpu.1.torch.shards2.group"]["details"]["exchanges"] > 0
+        assert measured[f"multi_gpu.{largest}.torch"]["value"] > 0.0
+        assert measured[f"multi_gpu.{largest}.run"]["details"]["steps"] >= 100
+        bits = measured["multi_gpu.bits.torch"]
+        assert bits["value"] == 1.0
+        assert bits["details"].keys() == {"world_alone", *(f"world_{world}" for world in worlds.split())}
+        assert "1.fused" in process.stdout
+        assert "the kernels need a GPU" in process.stdout
+
+    def test_other_weights_in_one_world_are_a_failure(self, capsys: pytest.CaptureFixture[str]) -> None:
+        results = {world: {"bits": {"torch": {str(world): digest}, "fused": {}}} for world, digest in ((1, "a"), (2, "b"))}
+        assert not multi_gpu.add_bits(Figures("multi_gpu", None), results)
+        assert "world_1 a  world_2 b" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            ("time.sleep(50)", "2 processes did not end within 2 s"),
+            ("rank == '1' and sys.exit('no GPU'); time.sleep(50)", "process 1 ended with status 1\nprocess 1: no GPU"),
+        ],
+    )
+    def test_no_process_outlives_a_failure(
+        self, code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(child_processes, "SECONDS_AFTER_FAILURE", 0.1)
+        program = tmp_path / "program.py"
+        program.write_text(
+            "import fcntl, os, sys, time\nrank = os.environ['RANK']\nlock = open(sys.argv[1] + rank, 'w')\n"
+            f"fcntl.flock(lock, fcntl.LOCK_EX)\n{code}\n"
+        )
+        with pytest.raises(child_processes.ProcessFailure, match=message):
+            child_processes.run_processes(program, [str(tmp_path / "lock")], 2, 2.0)
+        for rank in range(2):
+            with (tmp_path / f"lock{rank}").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def test_a_process_ends_with_the_one_that_started_it(self, tmp_path: Path) -> None:
+        program, lock_path = tmp_path / "program.py", tmp_path / "lock"
+        program.write_text(
+            f"import fcntl, sys, time\nsys.path.insert(0, {str(ROOT)!r})\n"
+            "from benchmarks.tools.child_processes import end_with_parent\nend_with_parent()\n"
+            f"lock = open({str(lock_path)!r}, 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\n"
+            f"open({str(tmp_path / 'started')!r}, 'w')\ntime.sleep(50)\nopen({str(tmp_path / 'late')!r}, 'w')\n"
+        )
+        start = (
+            f"import pathlib, sys; sys.path.insert(0, {str(ROOT)!r}); from benchmarks.tools import child_processes as c; "
+            f"c.run_processes(pathlib.Path({str(program)!r}), [], 1, 60)"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", start])
+        while not (tmp_path / "started").exists():
+            time.sleep(0.01)
+        parent.kill()
+        parent.wait()
+        with lock_path.open("w") as lock:
+            # The process has the lock until it ends.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not (tmp_path / "late").exists()
 
 
 def make_untrained_networks(env: str, params: dict[str, Any]) -> dict[str, Any]:
