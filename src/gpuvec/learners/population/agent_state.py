@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
@@ -81,17 +83,30 @@ class AgentState:
             "num_rollouts": self.num_rollouts,
         }  # fmt: skip
 
+    def set_settings(self, name: str, values: ArrayLike) -> None:
+        """Changes a setting of all agents.
+
+        Args:
+            name: one of `AGENT_SETTINGS`.
+            values: P values.
+        """
+        self.settings[name].copy_(torch.from_numpy(np.array(values, np.float64)))
+
     @torch.no_grad()
-    def copy_learned(self, source: Tensor) -> None:
+    def copy_learned(self, source: ArrayLike) -> None:
         """Gives each agent the parameters and the state of the optimiser of another one; its settings do not change.
 
         An agent that was stopped continues if it takes those of one that runs.
 
         Args:
-            source: (P,) int64: the agents to copy from; the own number for an agent that keeps what it has.
+            source: P numbers of the agents to copy from; the own number for an agent that keeps what it has.
         """
+        sources = np.asarray(source, np.int64)
+        changed = np.flatnonzero(sources != np.arange(len(sources)))
+        # One copy to the device. Agents that keep what they have are not moved, which are most of them.
+        targets, origins = torch.from_numpy(np.stack([changed, sources[changed]])).to(self.parameters.device)
         for x in (self.parameters, *self.adam, self.stopped_at, self.fault):
-            x.copy_(x[source])
+            x.index_copy_(0, targets, x.index_select(0, origins))
 
 
 def select_leading(tensors: dict[str, Any], index: dict[int, Sequence[int]]) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpuvec.errors import StateError
@@ -245,17 +247,16 @@ class BatchedPopulation:
         self.env.load_state_dict(select_rows(self.env, saved["env"], rows))
         self.iteration = saved["iteration"]
 
-    def set_settings(self, name: str, values: Sequence[float]) -> None:
+    def set_settings(self, name: str, values: ArrayLike) -> None:
         """Changes a setting of all agents for the iterations that follow.
 
         Args:
             name: one of `AGENT_SETTINGS`.
             values: P values.
         """
-        values = [values[k] for k in self._agents]
-        self.state.settings[name].copy_(torch.tensor(values, dtype=torch.float64))
+        self.state.set_settings(name, np.asarray(values)[self._agents])
 
-    def copy_learned(self, source: Sequence[int]) -> None:
+    def copy_learned(self, source: ArrayLike) -> None:
         """Gives each agent the parameters and the moments of another one; settings and environments do not change.
 
         An agent that was stopped continues if it takes those of one that runs.
@@ -263,5 +264,4 @@ class BatchedPopulation:
         Args:
             source: P numbers of agents; the own number for an agent that keeps what it has.
         """
-        index = [source[k] for k in self._agents]
-        self.state.copy_learned(torch.tensor(index, device=self.args.base.device))
+        self.state.copy_learned(np.asarray(source)[self._agents])

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpuvec.learners.population.agent_selection import select_agents
@@ -151,7 +152,7 @@ class CPUPopulation:
         self._call(messages)
         self.iteration = saved["iteration"]
 
-    def set_settings(self, name: str, values: Sequence[float]) -> None:
+    def set_settings(self, name: str, values: ArrayLike) -> None:
         """Changes a setting of all agents for the iterations that follow.
 
         Args:
@@ -159,9 +160,10 @@ class CPUPopulation:
             values: P values.
         """
         method = {"method": "set_settings", "name": name}
-        self._call([Message({**method, "values": [values[k] for k in part]}, {}) for part in self._parts])
+        column = np.asarray(values).tolist()
+        self._call([Message({**method, "values": column[part.start : part.stop]}, {}) for part in self._parts])
 
-    def copy_learned(self, source: Sequence[int]) -> None:
+    def copy_learned(self, source: ArrayLike) -> None:
         """Gives each agent the parameters and the moments of another one; settings and environments do not change.
 
         An agent that was stopped continues if it takes those of one that runs.
@@ -169,7 +171,7 @@ class CPUPopulation:
         Args:
             source: P numbers of agents; the own number for an agent that keeps what it has.
         """
-        state, index = self.state_dict(), torch.tensor(source)
+        state, index = self.state_dict(), torch.as_tensor(np.asarray(source))
         for name in COPIED:
             x = state["tensors"][name]
             state["tensors"][name] = x[index] if isinstance(x, Tensor) else {key: y[index] for key, y in x.items()}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpuvec.learners.population.batched import GROUP_SIZES, BatchedPopulation
@@ -49,7 +50,7 @@ class PopulationPath(Protocol):
             saved: its result, of a population with the same seeds, networks and environment.
         """
 
-    def set_settings(self, name: str, values: Sequence[float]) -> None:
+    def set_settings(self, name: str, values: ArrayLike) -> None:
         """Changes a setting of all agents for the iterations that follow.
 
         Args:
@@ -57,7 +58,7 @@ class PopulationPath(Protocol):
             values: P values.
         """
 
-    def copy_learned(self, source: Sequence[int]) -> None:
+    def copy_learned(self, source: ArrayLike) -> None:
         """Gives each agent the parameters and the moments of another one; settings and environments do not change.
 
         An agent that was stopped continues if it takes those of one that runs.

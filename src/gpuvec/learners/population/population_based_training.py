@@ -129,9 +129,9 @@ class Exploration:
         rng = np.random.default_rng((self._args.base.seed, population.iteration))
         source = choose_sources(scores, self._args.fraction, rng)
         values = {each.name: self._perturbed(each, source, rng) for each in self._args.parameters}
-        population.copy_learned(source.tolist())
+        population.copy_learned(source)
         for name, column in values.items():
-            population.set_settings(name, column.tolist())
+            population.set_settings(name, column)
         self._iterations.append(population.iteration)
         self._sources.append(source)
         self._values.append(values)

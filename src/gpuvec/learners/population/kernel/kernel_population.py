@@ -5,12 +5,13 @@ Letters: P agents, E environments of an agent, R = P * E rows, D observation fea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpuvec.engine.backends.device import parse_device
@@ -202,16 +203,16 @@ class KernelPopulation:
         self.env.load_state_dict(saved["env"])
         self.iteration = saved["iteration"]
 
-    def set_settings(self, name: str, values: Sequence[float]) -> None:
+    def set_settings(self, name: str, values: ArrayLike) -> None:
         """Changes a setting of all agents for the iterations that follow.
 
         Args:
             name: one of `AGENT_SETTINGS`.
             values: P values.
         """
-        self.state.settings[name].copy_(torch.tensor(values, dtype=torch.float64))
+        self.state.set_settings(name, values)
 
-    def copy_learned(self, source: Sequence[int]) -> None:
+    def copy_learned(self, source: ArrayLike) -> None:
         """Gives each agent the parameters and the moments of another one; settings and environments do not change.
 
         An agent that was stopped continues if it takes those of one that runs.
@@ -219,4 +220,4 @@ class KernelPopulation:
         Args:
             source: P numbers of agents; the own number for an agent that keeps what it has.
         """
-        self.state.copy_learned(torch.tensor(source, device=self.args.base.device))
+        self.state.copy_learned(source)
