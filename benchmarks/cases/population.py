@@ -185,9 +185,9 @@ def measure_pbt(figures: Figures, num_agents: int, arguments: Any) -> None:
     """
     from benchmarks.tools.measure import synchronize
     from gpuvec.learners.population.population_args import PopulationArgs
-    from gpuvec.learners.population.population_based_training import Exploration, PBTArgs
     from gpuvec.learners.population.population_training import train_population
-    from gpuvec.learners.population.search_space import SearchParameter, sample_space, split_columns
+    from gpuvec.learners.population.search.population_based_training import Exploration, PBTArgs
+    from gpuvec.learners.population.search.search_space import SearchParameter, sample_space, split_columns
     from gpuvec.learners.ppo import PPOArgs
 
     changes, interval = 20, 4

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main  # imported after torch, which it needs
-from gpuvec.learners.population.population_folder import load_population
+from gpuvec.learners.population.results.population_folder import load_population
 
 TINY = [
     "--device", "cpu", "--num-steps", "16", "--num-envs", "3", "--num-minibatches", "3", "--hidden", "8", "--params",

@@ -117,7 +117,7 @@ def test_fused_on_a_cpu_is_refused() -> None:
 def test_states_are_exchanged_with_batched_operations(env, monkeypatch) -> None:
     """On a CPU, where launches are recorded."""
     from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
-    from gpuvec.learners.population.batched import BatchedPopulation
+    from gpuvec.learners.population.batched.batched_population import BatchedPopulation
     from gpuvec.learners.population.kernel import kernel_population
     from gpuvec.learners.population.kernel.population_kernel import MEMBERS
 
@@ -152,7 +152,7 @@ ENVS = {"CartPole-v1": 30, "Pendulum-v1": 25, "Acrobot-v1": 20, "MountainCar-v0"
 
 def make_pair(env: str, gpu: str, **changes):
     """The same population by the kernel and by batched operations."""
-    from gpuvec.learners.population.batched import BatchedPopulation
+    from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 
     settings = {"num_envs": 4, "num_steps": 128, "total_steps": 5120, "update_epochs": 4, "num_minibatches": 4} | changes
     base = PPOArgs(env=f"gpuvec/{env}", params={"max_episode_steps": ENVS[env]}, device=f"{gpu}:0", fused=True, **settings)

@@ -17,10 +17,10 @@ from gpuvec.errors import CheckpointError  # imported after torch, which it need
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_folder import load_population, save_population
-from gpuvec.learners.population.population_history import PopulationHistory, history_to_npz, read_history
-from gpuvec.learners.population.population_result import PopulationResult
 from gpuvec.learners.population.population_training import train_population
+from gpuvec.learners.population.results.population_folder import load_population, save_population
+from gpuvec.learners.population.results.population_history import PopulationHistory, history_to_npz, read_history
+from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.comparison import compare_groups
 from gpuvec.learners.runs.groups import group_runs
@@ -188,7 +188,7 @@ def test_agents_are_runs_with_their_own_seeds(tmp_path: Path) -> None:
 
 
 def test_agents_with_too_many_settings_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuvec.learners.population.agent_runs.MAX_CONFIGURATIONS", 2)
+    monkeypatch.setattr("gpuvec.learners.population.results.agent_runs.MAX_CONFIGURATIONS", 2)
     save_population(tmp_path, trained())
     histories, messages = read_histories([tmp_path], "return")
     assert histories == []

@@ -13,18 +13,18 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.learners.config.ppo_config import PPOArgs  # imported after torch, which it needs
 from gpuvec.learners.population.agent_metrics import METRICS
-from gpuvec.learners.population.agent_selection import select_agents
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_based_training import (
+from gpuvec.learners.population.population_training import train_population
+from gpuvec.learners.population.search.population_based_training import (
     PBTArgs,
     PBTSchedule,
     choose_sources,
     last_returns,
     population_based_training,
 )
-from gpuvec.learners.population.population_training import train_population
-from gpuvec.learners.population.search_space import SearchParameter, require_search_space, sample_space
-from gpuvec.learners.population.sweep import SweepArgs, SweepResult, sweep
+from gpuvec.learners.population.search.search_space import SearchParameter, require_search_space, sample_space
+from gpuvec.learners.population.search.sweep import SweepArgs, SweepResult, sweep
+from gpuvec.learners.population.state.agent_selection import select_agents
 
 BASE = PPOArgs(
     env="gpuvec/CartPole-v1", device="cpu", num_envs=3, num_steps=16, num_iterations=4, num_minibatches=3, hidden=(8,),

@@ -23,7 +23,7 @@ from gpuvec.learners.networks.mlp import SeparateMLP
 from gpuvec.learners.population.kernel.parameter_layout import KernelParameterLayout
 from gpuvec.learners.population.kernel.population_kernel import population_kernel
 from gpuvec.learners.population.kernel.population_shape import PopulationShape
-from gpuvec.learners.population.parameters import evaluate_layers, layers_of
+from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
 
 LIMIT, PERIOD = 7, 11  # steps of an episode, and steps after which all episodes terminate
 

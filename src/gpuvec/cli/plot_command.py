@@ -87,7 +87,7 @@ def plot_population(runs: Sequence[Path], metric_name: str, x: str, png: Path | 
     if len(runs) > 1 or html is not None or x != "steps" or png is None:
         raise ValueError("a population is drawn alone, over the steps of an agent, as a PNG file: give one folder and --png.")
     from gpuvec.cli.population_png import draw_population
-    from gpuvec.learners.population.population_history import read_population_history
+    from gpuvec.learners.population.results.population_history import read_population_history
     from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(runs[0]) as folder:

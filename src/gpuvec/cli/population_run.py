@@ -26,7 +26,7 @@ from gpuvec.learners.runs.records import POPULATION
 
 if TYPE_CHECKING:
     from gpuvec.learners.population.paths import PopulationPath
-    from gpuvec.learners.population.population_result import PopulationResult
+    from gpuvec.learners.population.results.population_result import PopulationResult
 
 
 class PopulationProgress:
@@ -138,7 +138,7 @@ def new_population(args: PopulationArgs, runs: Path, num_best: int) -> int:
         num_best: the number of the best agents that get a run folder.
     """
     with waiting("loading PyTorch"):
-        from gpuvec.learners.population.population_folder import save_population
+        from gpuvec.learners.population.results.population_folder import save_population
 
     return run_population(args, lambda result: save_population(runs, result, num_best), num_best)
 
@@ -166,7 +166,7 @@ def resume_population(path: Path, total_steps: int | None, trust: bool, num_best
         CheckpointError: a file is damaged, or the module of the environment is not trusted.
     """
     with waiting("loading PyTorch"):
-        from gpuvec.learners.population.population_folder import load_population, write_population
+        from gpuvec.learners.population.results.population_folder import load_population, write_population
         from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(path) as folder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuvec.cli.text_table import print_table
-from gpuvec.learners.population.population_history import PopulationHistory
+from gpuvec.learners.population.results.population_history import PopulationHistory
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

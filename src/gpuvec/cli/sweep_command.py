@@ -17,11 +17,11 @@ from gpuvec.cli.text_table import print_table
 from gpuvec.errors import MissingExtraError
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.search_space import PARAMS_PREFIX, SearchParameter
+from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, SearchParameter
 
 if TYPE_CHECKING:
-    from gpuvec.learners.population.population_based_training import PBTArgs
-    from gpuvec.learners.population.sweep import SweepArgs, SweepResult
+    from gpuvec.learners.population.search.population_based_training import PBTArgs
+    from gpuvec.learners.population.search.sweep import SweepArgs, SweepResult
 
 Ranges = Annotated[tuple[tuple[str, Literal["log", "linear"], float, float], ...], tyro.conf.UseAppendAction]
 MAX_LINEAGE_ROWS = 12
@@ -64,8 +64,8 @@ def sweep(
     parameters = tuple(SearchParameter(*each) for each in param)
     base = base_settings(settings)
     with waiting("loading PyTorch"):
-        from gpuvec.learners.population.population_based_training import PBTArgs
-        from gpuvec.learners.population.sweep import SweepArgs
+        from gpuvec.learners.population.search.population_based_training import PBTArgs
+        from gpuvec.learners.population.search.sweep import SweepArgs
 
     if pbt:
         return run_pbt(PBTArgs(base, parameters, trials, pbt), runs)
@@ -120,8 +120,8 @@ def run_sweep(args: SweepArgs, runs: Path) -> int:
         args: the settings of the search.
         runs: the folder in which the folder is created.
     """
-    from gpuvec.learners.population.sweep import sweep as search
-    from gpuvec.learners.population.sweep_folder import save_sweep
+    from gpuvec.learners.population.search.sweep import sweep as search
+    from gpuvec.learners.population.search.sweep_folder import save_sweep
 
     progress = PartsProgress(f"{args.num_trials:,} trials of PPO on {args.base.env}")
     try:
@@ -189,8 +189,8 @@ def run_pbt(args: PBTArgs, runs: Path) -> int:
         args: the settings.
         runs: the folder in which the folder is created.
     """
-    from gpuvec.learners.population.population_based_training import population_based_training
-    from gpuvec.learners.population.sweep_folder import save_pbt
+    from gpuvec.learners.population.search.population_based_training import population_based_training
+    from gpuvec.learners.population.search.sweep_folder import save_pbt
 
     progress = PartsProgress(f"population-based training on {args.base.env}")
     progress.begin(f"{args.num_agents:,} agents, a change every {args.interval} iterations")

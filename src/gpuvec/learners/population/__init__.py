@@ -8,22 +8,16 @@ Importing this package imports no torch::
     args = PopulationArgs(base=PPOArgs(env="gpuvec/CartPole-v1", num_envs=4, num_steps=128), num_agents=64)
     result = train_population(args)
 
-The modules::
+The modules and folders, from the lowest layer to the highest::
 
     population_args     the settings of a population
-    population_training the loop of a training
-    population_result   its result: the numbers of all agents, and their policies
-    population_history  the numbers of all agents, and their file
-    population_folder   the folder of a population
+    agent_metrics       the numbers that it reports of each agent
+    state/              what the next iteration of each agent depends on
+    results/            the numbers of all agents, their policies, and their folder
+    batched/            the training by torch operations over all agents
+    processes/          the training by several processes on a CPU
+    kernel/             the training by one kernel, whose blocks are agents
     paths               the choice of what trains a population
-    cpu_population      a population in several processes, which run `cpu_worker`
-    batched             the training by torch operations over all agents
-    agent_state         what the next iteration of each agent depends on
-    stacked_networks    the networks of all agents
-    environment         the environment that the agents share
-    sample_order        the order of the samples in the minibatches
-    loss, adam          the loss of each agent, and a step of Adam
-    search_space        the settings that a search varies
-    sweep               a search with successive halving, and confirmation on fresh seeds
-    population_based_training    settings that change while agents learn
+    population_training the loop of a training
+    search/             samples of settings, successive halving, and population-based training
 """

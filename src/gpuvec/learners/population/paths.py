@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gpuvec.learners.population.batched import GROUP_SIZES, BatchedPopulation
-from gpuvec.learners.population.cpu_population import CPUPopulation
+from gpuvec.learners.population.batched.batched_population import GROUP_SIZES, BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.processes.cpu_population import CPUPopulation
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.paths import PopulationPath, make_population
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_history import PopulationHistory
-from gpuvec.learners.population.population_result import PopulationResult
+from gpuvec.learners.population.results.population_history import PopulationHistory
+from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.wait_reports import OnPhase, phase
 
 ITERATIONS_PER_LAUNCH = {"cpu": 1, "cuda": 8}

@@ -70,7 +70,7 @@ def _read_runs(run: RunFolder, metric_name: str) -> list[RunHistory]:
     """Reads a run, or the agents of a population."""
     if POPULATION not in run.file_names():
         return [read_history(run, metric_name)]
-    from gpuvec.learners.population.agent_runs import read_agent_runs  # which needs this module
+    from gpuvec.learners.population.results.agent_runs import read_agent_runs  # which needs this module
 
     return read_agent_runs(run, metric_name)
 

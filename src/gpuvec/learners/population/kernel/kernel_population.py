@@ -22,13 +22,13 @@ from gpuvec.learners.environments import TrainingEnv
 from gpuvec.learners.fused_ppo.linked_env import bounds_and_starts, link_env
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.population.agent_metrics import METRICS
-from gpuvec.learners.population.agent_state import AgentState
-from gpuvec.learners.population.environment import make_population_env, row_streams
 from gpuvec.learners.population.kernel.parameter_layout import KernelParameterLayout
 from gpuvec.learners.population.kernel.population_kernel import COMPUTE_CAPABILITY, population_kernel
 from gpuvec.learners.population.kernel.population_shape import MAX_HIDDEN, PopulationShape
-from gpuvec.learners.population.memory import agent_bytes, require_population_memory
 from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.state.agent_state import AgentState
+from gpuvec.learners.population.state.environment import make_population_env, row_streams
+from gpuvec.learners.population.state.memory import agent_bytes, require_population_memory
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 

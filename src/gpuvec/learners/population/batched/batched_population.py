@@ -26,14 +26,14 @@ from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.population.agent_metrics import EPISODE_METRICS, METRICS
-from gpuvec.learners.population.agent_state import AgentState, select_leading
-from gpuvec.learners.population.batched_update import BatchedUpdate
-from gpuvec.learners.population.environment import make_population_env, row_streams, select_rows
-from gpuvec.learners.population.memory import agent_bytes, require_population_memory
-from gpuvec.learners.population.parameters import ParameterLayout
+from gpuvec.learners.population.batched.batched_update import BatchedUpdate
+from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
+from gpuvec.learners.population.batched.stacked_normalizer import StackedNormalizer
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.stacked_networks import StackedNetworks
-from gpuvec.learners.population.stacked_normalizer import StackedNormalizer
+from gpuvec.learners.population.state.agent_state import AgentState, select_leading
+from gpuvec.learners.population.state.environment import make_population_env, row_streams, select_rows
+from gpuvec.learners.population.state.memory import agent_bytes, require_population_memory
+from gpuvec.learners.population.state.parameters import ParameterLayout
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.sampling.sampler import ActionSample, Sampler
 from gpuvec.learners.seeds import ACTIONS, stream_seed

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gpuvec.learners.population.adam import adam_step
 from gpuvec.learners.population.agent_metrics import LOSS_METRICS
-from gpuvec.learners.population.agent_state import AgentState
-from gpuvec.learners.population.loss import LossCoefficients, LossSamples, population_loss
-from gpuvec.learners.population.parameters import evaluate_layers, layers_of
+from gpuvec.learners.population.batched.loss import LossCoefficients, LossSamples, population_loss
+from gpuvec.learners.population.batched.sample_order import SampleOrder
+from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.sample_order import SampleOrder
-from gpuvec.learners.population.stacked_networks import StackedNetworks
+from gpuvec.learners.population.state.adam import adam_step
+from gpuvec.learners.population.state.agent_state import AgentState
+from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
 from gpuvec.learners.seeds import MINIBATCHES, stream_seed
 
 APPROX_KL = LOSS_METRICS.index("approx_kl")

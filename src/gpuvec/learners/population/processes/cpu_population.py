@@ -19,14 +19,14 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gpuvec.learners.population.agent_selection import select_agents
-from gpuvec.learners.population.batched import GROUP_SIZES
-from gpuvec.learners.population.cpu_worker import args_to_message, state_from_message, state_to_message
-from gpuvec.learners.population.environment import make_population_env
+from gpuvec.learners.population.batched.batched_population import GROUP_SIZES
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.worker_messages import Message, read_message, write_message
+from gpuvec.learners.population.processes.cpu_worker import args_to_message, state_from_message, state_to_message
+from gpuvec.learners.population.processes.worker_messages import Message, read_message, write_message
+from gpuvec.learners.population.state.agent_selection import select_agents
+from gpuvec.learners.population.state.environment import make_population_env
 
-COMMAND = "from gpuvec.learners.population.cpu_worker import main; main()"
+COMMAND = "from gpuvec.learners.population.processes.cpu_worker import main; main()"
 COPIED = ("parameters", "exp_avg", "exp_avg_sq", "adam_step", "stopped_at", "fault")
 SECONDS_TO_END = 5.0
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.networks.actor_critic import ActorCritic
-from gpuvec.learners.population.adam import AdamState
 from gpuvec.learners.population.agent_metrics import RUNNING
-from gpuvec.learners.population.initial_parameters import initial_parameters
-from gpuvec.learners.population.parameters import AgentLayout, ParameterLayout
 from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
+from gpuvec.learners.population.state.adam import AdamState
+from gpuvec.learners.population.state.initial_parameters import initial_parameters
+from gpuvec.learners.population.state.parameters import AgentLayout, ParameterLayout
 
 
 class AgentState:

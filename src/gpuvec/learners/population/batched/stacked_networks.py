@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gpuvec.learners.networks.actor_critic import ActorCritic, Policy
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
-from gpuvec.learners.population.agent_state import AgentState
-from gpuvec.learners.population.parameters import evaluate_layers, layers_of
+from gpuvec.learners.population.state.agent_state import AgentState
+from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
 
 
 class StackedNetworks:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from gpuvec.learners.algorithms import args_from_dict, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.population.batched import BatchedPopulation
+from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.worker_messages import Message, read_message, write_message
+from gpuvec.learners.population.processes.worker_messages import Message, read_message, write_message
 
 
 def args_to_message(args: PopulationArgs) -> Message:

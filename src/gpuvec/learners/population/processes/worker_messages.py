@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.learners.population.npz_content import to_npz
+from gpuvec.learners.population.results.npz_content import to_npz
 
 SEPARATOR = "/"  # between the names of nested arrays; names of parameters and fields do not contain it
 LENGTH_BYTES = 8

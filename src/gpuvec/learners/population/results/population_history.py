@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.population.agent_metrics import FAULTS, METRICS, RUNNING
-from gpuvec.learners.population.npz_content import to_npz
+from gpuvec.learners.population.results.npz_content import to_npz
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, POPULATION, POPULATION_HISTORY, parse_json
 

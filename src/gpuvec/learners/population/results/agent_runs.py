@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.learners.population.population_history import PopulationHistory, read_population_history
+from gpuvec.learners.population.results.population_history import PopulationHistory, read_population_history
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.history import RunHistory
 

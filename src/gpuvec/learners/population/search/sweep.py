@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.population.agent_selection import select_agents
 from gpuvec.learners.population.population_args import NUM_ENVS, PopulationArgs
-from gpuvec.learners.population.population_result import PopulationResult
 from gpuvec.learners.population.population_training import OnLaunch, train_population
-from gpuvec.learners.population.search_space import (
+from gpuvec.learners.population.results.population_result import PopulationResult
+from gpuvec.learners.population.search.search_space import (
     SamplerName,
     SearchParameter,
     require_search_space,
     sample_space,
     split_columns,
 )
+from gpuvec.learners.population.state.agent_selection import select_agents
 from gpuvec.learners.runs.seed_statistics import Estimate, estimate
 from gpuvec.learners.wait_reports import OnPhase
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from gpuvec.learners.population.agent_state import select_leading
-from gpuvec.learners.population.environment import make_population_env, select_rows
 from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.state.agent_state import select_leading
+from gpuvec.learners.population.state.environment import make_population_env, select_rows
 
 
 def select_agents(

@@ -27,12 +27,12 @@ from gpuvec.errors import CheckpointError
 from gpuvec.learners.algorithms import args_from_dict, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_history import (
+from gpuvec.learners.population.results.population_history import (
     PopulationHistory,
     history_to_npz,
     read_population_history,
 )
-from gpuvec.learners.population.population_result import PopulationResult
+from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.runs.checkpoint import load_tensors
 from gpuvec.learners.runs.checkpoint_schema import require_tensors
 from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_settings

@@ -19,9 +19,9 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
 from gpuvec.learners.population.paths import PopulationPath
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_result import PopulationResult
 from gpuvec.learners.population.population_training import OnLaunch, train_population
-from gpuvec.learners.population.search_space import (
+from gpuvec.learners.population.results.population_result import PopulationResult
+from gpuvec.learners.population.search.search_space import (
     PARAMS_PREFIX,
     SearchParameter,
     require_search_space,

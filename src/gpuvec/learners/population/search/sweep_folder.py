@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from gpuvec.learners.algorithms import args_to_dict
-from gpuvec.learners.population.npz_content import to_npz
-from gpuvec.learners.population.population_based_training import PBTResult
-from gpuvec.learners.population.population_folder import save_agent, save_population
-from gpuvec.learners.population.sweep import SweepResult
+from gpuvec.learners.population.results.npz_content import to_npz
+from gpuvec.learners.population.results.population_folder import save_agent, save_population
+from gpuvec.learners.population.search.population_based_training import PBTResult
+from gpuvec.learners.population.search.sweep import SweepResult
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import VERSIONS, to_json
 from gpuvec.learners.runs.run_writer import collect_versions, create_run_folder

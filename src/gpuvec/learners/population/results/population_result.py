@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.environments import TrainingEnv, make_env
-from gpuvec.learners.population.environment import select_rows
-from gpuvec.learners.population.parameters import load_network
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_history import PopulationHistory
+from gpuvec.learners.population.results.population_history import PopulationHistory
+from gpuvec.learners.population.state.environment import select_rows
+from gpuvec.learners.population.state.parameters import load_network
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.training import make_learner
 

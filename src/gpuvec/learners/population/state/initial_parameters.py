@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN
-from gpuvec.learners.population.parameters import AgentLayout
+from gpuvec.learners.population.state.parameters import AgentLayout
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
 AGENTS_PER_CALL = 256

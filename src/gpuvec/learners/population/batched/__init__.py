@@ -1,0 +1,1 @@
+"""A population that is trained by torch operations over all agents."""

@@ -1,0 +1,1 @@
+"""The results of a population: its numbers, its policies and its folder."""

@@ -1,0 +1,1 @@
+"""What the next iteration of each agent depends on: parameters, moments, settings and environments."""
