@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -20,6 +22,7 @@ from gpuvec.errors import GpuvecError
 from gpuvec.learners.a2c import A2CArgs
 from gpuvec.learners.ddpg import DDPGArgs
 from gpuvec.learners.ppo import PPOArgs
+from gpuvec.learners.shards import inboxes
 from gpuvec.learners.training import Result, train
 
 SHARDS = 4
@@ -38,6 +41,10 @@ TD3 = DDPGArgs(
     gradient_steps=3, n_step=2, critics=2, policy_delay=2, target_sigma=0.2, normalize=True,
 )  # fmt: skip
 TWO = {"guard": PPOArgs(**STREET, num_minibatches=2, normalize=True), "walker": A2CArgs(**STREET, learning_rate=1e-3)}
+FUSED = PPOArgs(
+    env="gpuvec/CartPole-v1", num_envs=256, num_steps=16, num_iterations=6, num_minibatches=2, update_epochs=2, hidden=(32, 32),
+    params={"max_episode_steps": 9}, device="cuda", fused=True, seed=3,
+)  # fmt: skip
 TRAININGS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "td3": TD3, "two": TWO}
 CHECKPOINT_ITERATION = 3
 TIMES = ("seconds", "steps_per_second", "gpu_memory")  # metrics that differ between runs
@@ -47,6 +54,12 @@ def numbers_of(result: Result) -> dict[str, Any]:
     """Returns what two trainings with the same results have in common."""
     history = [{name: x for name, x in metrics.items() if name not in TIMES} for metrics in result.history]
     return {"history": history, "checkpoint": {**result.checkpoint, "seconds": 0.0}}
+
+
+def weights_and_history(result: Result) -> dict[str, Any]:
+    """Returns what two trainings with the same results have in common, on any device."""
+    weights = {name: x.cpu() for name, x in result.networks["all"].state_dict().items()}
+    return {"history": numbers_of(result)["history"], "weights": weights}
 
 
 def train_with_checkpoint(args: Any, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -111,6 +124,31 @@ def train_all(folder: Path) -> None:
 def train_on_gpus(folder: Path) -> None:
     """Runs a training on the GPU of this process, and saves its numbers."""
     torch.save(numbers_of(train(replace(PPO, device="cuda"), shards=SHARDS)), folder / f"gpu-{os.environ['RANK']}.pt")
+
+
+def train_fused_on_gpus(folder: Path) -> None:
+    """Runs trainings by fused kernels on the GPU of this process, and saves their numbers with what they logged.
+
+    Gradients are exchanged through memory of the GPUs, and as if it could not be mapped.
+    """
+    log, results = io.StringIO(), {}
+    logging.basicConfig(level="INFO", stream=log)
+    map_inboxes = inboxes._map_inboxes
+    for way, settings in (
+        ("inboxes", {"shards": SHARDS}), ("plain", {"deterministic_shards": False}),
+        ("nccl", {"shards": SHARDS}), ("all-reduce", {"deterministic_shards": False}),
+    ):  # fmt: skip
+        inboxes._map_inboxes = map_inboxes if way in ("inboxes", "plain") else refuse
+        numbers = weights_and_history(train(FUSED, **settings))
+        results[way] = {"numbers": numbers, "log": log.getvalue()}
+        log.seek(0)
+        log.truncate()
+    torch.save(results, folder / f"fused-{os.environ['RANK']}.pt")
+
+
+def refuse(*_: object) -> None:
+    """Fails as symmetric memory does where there is none."""
+    raise RuntimeError("there is no symmetric memory")
 
 
 def error_of(function: Callable[[], object]) -> str:

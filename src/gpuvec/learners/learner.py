@@ -195,7 +195,7 @@ class Learner:
 
     def _whole_iteration(self) -> None:
         for stage in self.all_stages():
-            stage()
+            self.stage_of_all(stage)()
 
     def iterate(self) -> None:
         """Runs one iteration, on a GPU asynchronously."""

@@ -6,7 +6,7 @@ only tensors that were allocated before, so that each can be captured in a CUDA 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -20,6 +20,7 @@ from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
+from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.shard import Shard
 
 Stage = Callable[[], None]
@@ -89,6 +90,14 @@ class Policy:
         """Uses the network and all else that belongs to no row of `leader`, the same policy of another shard of the process."""
         for name in self.shared_attributes:
             setattr(self, name, getattr(leader, name))
+
+    def lead_shards(self, shards: Sequence[Any], processes: Processes) -> None:
+        """Is called on the policy of the first shard of a process, after the others share its network; all processes call it.
+
+        Args:
+            shards: the same policy of all shards of this process, of which this one is the first.
+            processes: the processes of the training.
+        """
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the actions at `rows.obs[t]`, (R, ...) as the environment takes them.

@@ -5,7 +5,9 @@
 // estimators/episode_statistics.py. Each block stores its sums, and the last block to finish adds them up in the order of the
 // blocks, so that results do not depend on the order of execution.
 //
-// Macros, besides those of record.cuh: THREADS.
+// With IS_SHARD the metrics are the totals of a shard, from which `pool_totals` computes those of all shards.
+//
+// Macros, besides those of record.cuh: THREADS, IS_SHARD.
 #include "record.cuh"
 #include "tensor_core.cuh"
 
@@ -69,9 +71,16 @@ __device__ __forceinline__ void write_metrics(const Batch& b) {
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int j = 0; j < NUM_CHECKS; j++) b.fault_rows[j] = fault_rows[j] == NO_FAULT ? -1 : fault_rows[j];
+#if IS_SHARD
+        const double all[] = {num_rows, episodes, totals[RETURNS], totals[LENGTHS], totals[LAST_RETURN], mean_advantage,
+            squares[0], mean_target, squares[1]};
+#pragma unroll
+        for (int j = 0; j < 9; j++) b.metrics[j] = all[j];
+#else
         b.metrics[0] = episodes, b.metrics[1] = totals[RETURNS] / episodes, b.metrics[2] = totals[LENGTHS] / episodes;
         // The advantage is target - value, so this is the share of the targets' variance that V explains.
         b.metrics[3] = totals[LAST_RETURN] / num_rows, b.metrics[4] = 1.0 - squares[0] / squares[1];
+#endif
         *b.iteration += 1, *b.num_finished_blocks = 0;
     }
 }

@@ -14,6 +14,7 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.fused_ppo.network_shape import SOURCE_FOLDER, NetworkShape
 
 THREADS = 32  # per block, since there are few rows, and the kernel is bound by memory latency
+NUM_TOTALS = 9  # of a shard
 BLOCK_RESULT_WORDS = 13  # words of 4 bytes of a `BlockResult` of estimate.cu
 ESTIMATE_MEMBERS = {
     "obs": "const float*", "action": "const void*", "log_prob": "const float*", "reward": "const float*",
@@ -25,9 +26,14 @@ ESTIMATE_MEMBERS = {
 }  # fmt: skip
 
 
-def estimate_kernel(shape: NetworkShape) -> CudaSource:
-    """Returns the kernel for a network `shape`."""
-    constants = shape.constants | {"THREADS": THREADS}
+def estimate_kernel(shape: NetworkShape, is_shard: bool = False) -> CudaSource:
+    """Returns the kernel.
+
+    Args:
+        shape: of the network.
+        is_shard: whether it writes the totals of one of several shards, see `pool_totals`, in place of metrics.
+    """
+    constants = shape.constants | {"THREADS": THREADS, "IS_SHARD": int(is_shard)}
     names = tuple(ESTIMATE_MEMBERS.items()), tuple(constants.items())
     return CudaSource(SOURCE_FOLDER / "estimate.cu", "estimate", *names, THREADS)
 
@@ -41,11 +47,14 @@ class FusedEstimate:
         rows: R.
         records: (T * R, record_size) float32, the records of `FusedUpdate`.
         iteration: () int64 on the device, which is incremented.
+        is_shard: whether the environments are those of one of several shards.
     """
 
-    def __init__(self, shape: NetworkShape, args: PPOArgs, rows: int, records: Tensor, iteration: Tensor) -> None:
+    def __init__(
+        self, shape: NetworkShape, args: PPOArgs, rows: int, records: Tensor, iteration: Tensor, is_shard: bool = False
+    ) -> None:
         self._args, self._num_rows, self._records, self._iteration = args, rows, records, iteration
-        self._launch = make_tensor_launcher(estimate_kernel(shape), parse_device(args.device))
+        self._launch = make_tensor_launcher(estimate_kernel(shape, is_shard), parse_device(args.device))
         self._num_blocks = -(-rows // THREADS)
         self._block_results = torch.zeros(self._num_blocks, BLOCK_RESULT_WORDS, dtype=torch.int32, device=args.device)
         self._num_finished_blocks = torch.zeros((), dtype=torch.int32, device=args.device)
@@ -59,7 +68,7 @@ class FusedEstimate:
             buffer: the rollout.
             final_value: (T, R) float32, values of the final observations of truncated episodes.
             episodes: the running episodes, which are updated.
-            metrics: (5,) float64, receives the metrics `on_policy.ROLLOUT_METRICS`.
+            metrics: (5,) float64, receives the metrics `on_policy.ROLLOUT_METRICS`; for a shard (9,), receives its totals.
             fault_rows: (N,) int64, whose first four elements receive the lowest rows with a reward, log-probability, value or
                 advantage that is not finite, or -1.
         """
@@ -72,3 +81,22 @@ class FusedEstimate:
             num_steps=len(s.reward), num_rows=self._num_rows, gamma=a.gamma, gae_lambda=a.gae_lambda,
             reward_scale=a.reward_scale,
         )  # fmt: skip
+
+
+def pool_totals(totals: Tensor, num_steps: int) -> Tensor:
+    """Returns the metrics `on_policy.ROLLOUT_METRICS` of all shards, (5,) float64.
+
+    The variances are pooled as in Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing
+    sample variances".
+
+    Args:
+        totals: (S, 9) float64, what the kernel wrote for each shard.
+        num_steps: T.
+    """
+    sums = totals.sum(0)
+    num_rows, episodes, returns, lengths, last_return = sums[:5].unbind()
+    count, means, squares = totals[:, :1] * num_steps, totals[:, 5::2], totals[:, 6::2]  # of advantages and targets
+    mean = (count * means).sum(0) / count.sum()
+    advantages, targets = (squares + count * (means - mean).square()).sum(0).unbind()
+    metrics = [episodes, returns / episodes, lengths / episodes, last_return / num_rows, 1.0 - advantages / targets]
+    return torch.stack(metrics)

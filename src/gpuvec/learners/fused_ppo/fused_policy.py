@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -9,15 +11,22 @@ import torch
 
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.learners.buffers.env_rollout import EnvRollout
+from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.fused_ppo.fused_estimate import FusedEstimate
+from gpuvec.learners.fused_ppo.fused_estimate import NUM_TOTALS, FusedEstimate, pool_totals
 from gpuvec.learners.fused_ppo.fused_rollout import FusedRollout
 from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
+from gpuvec.learners.fused_ppo.pooled_update import PooledUpdate, advantage_moments, inbox_words
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.on_policy import ROLLOUT_METRICS
 from gpuvec.learners.policy import PolicyContext, Stage
 from gpuvec.learners.ppo import PPO
+from gpuvec.learners.shards.inboxes import make_inboxes
+from gpuvec.learners.shards.pooling import Pooling, PoolRequest, pooling_of, pooling_stage
+from gpuvec.learners.shards.process_group import Processes
+
+logger = logging.getLogger(__name__)
 
 
 class FusedPPO(PPO):
@@ -41,6 +50,10 @@ class FusedPPO(PPO):
         samples = self.buffer.reward.numel()
         self.fused_update = FusedUpdate(shape, shuffle_args, self.network, self.optimizer, samples, *scalars)
         self.fused_estimate: FusedEstimate | None = None
+        self._run_rollout: FusedRollout | None = None
+        self._totals = torch.zeros(NUM_TOTALS, dtype=torch.float64, device=args.device)  # of the rollout of a shard
+        self._pooled_update: PooledUpdate | None = None
+        self._local_buffers: list[RolloutBuffer] = []
 
     def fused_rollout(self, rollout: EnvRollout) -> Stage | None:
         """Returns a stage that fills `rollout` by one kernel, for environments of one agent without wrappers.
@@ -51,13 +64,16 @@ class FusedPPO(PPO):
         schema = env.unwrapped.simulation.schema
         if env.unwrapped is not env or not isinstance(schema, SingleAgentSchema):
             return None
-        run_rollout = FusedRollout(shape, self.fused_update.parameters, rollout, self.num_rollouts, self.action_seed, 0)
-        buffer = self.buffer
+        buffer, num_rows, is_shard = self.buffer, env.num_envs, self.shard.count > 1
+        self._run_rollout = FusedRollout(
+            shape, self.fused_update.parameters, rollout, self.num_rollouts, self.action_seed, 0,
+            first_row=self.shard.index * num_rows if is_shard else None,
+        )  # fmt: skip
         if self.reward_scaler is None:
-            rows = buffer.reward.shape[1]
-            self.fused_estimate = FusedEstimate(shape, self.args, rows, self.fused_update.records, self.num_rollouts)
+            records = self.fused_update.records
+            self.fused_estimate = FusedEstimate(shape, self.args, num_rows, records, self.num_rollouts, is_shard)
         self.has_values = self.single_graph = True
-        return partial(run_rollout, buffer.action, buffer.log_prob, buffer.value, self.final_value)
+        return partial(self._run_rollout, buffer.action, buffer.log_prob, buffer.value, self.final_value)
 
     @torch.no_grad()
     def finish_rollout(self) -> None:
@@ -65,17 +81,62 @@ class FusedPPO(PPO):
         if self.fused_estimate is None:
             super().finish_rollout()
 
+    @pooling_stage
     @torch.no_grad()
-    def estimate(self) -> None:
+    def estimate(self) -> Pooling[None]:
         """Computes advantages, targets and the metrics of the rollout."""
         if self.fused_estimate is None:
-            super().estimate()
-        else:
-            metrics = self.metrics[: len(ROLLOUT_METRICS)]
-            self.fused_estimate(self.buffer, self.final_value, self.episodes, metrics, self.guard.fault_rows)
+            yield from pooling_of(super().estimate)
+            return
+        metrics, is_shard = self.metrics[: len(ROLLOUT_METRICS)], self.shard.count > 1
+        outputs = self._totals if is_shard else metrics
+        self.fused_estimate(self.buffer, self.final_value, self.episodes, outputs, self.guard.fault_rows)
+        if is_shard:
+            metrics.copy_(pool_totals((yield PoolRequest(self._totals)), len(self.buffer.reward)))
 
-    def improve(self) -> None:
-        """Takes epochs of minibatches, and writes `update_metrics`."""
+    @pooling_stage
+    @torch.no_grad()
+    def improve(self) -> Pooling[None]:
+        """Takes epochs of minibatches, and writes `update_metrics`.
+
+        The first shard of a process launches the minibatches of all its shards.
+        """
+        update, buffer = self.fused_update, self.buffer
+        metrics, fault_rows = self.metrics[-len(self.update_metrics) :], self.guard.fault_rows[-2:]
         if self.fused_estimate is None:
-            self.fused_update.pack_records(self.buffer)
-        self.fused_update(self.buffer, self.metrics[-len(self.update_metrics) :], self.guard.fault_rows[-2:])
+            update.pack_records(buffer)
+        if self.shard.count == 1:
+            update(buffer, metrics, fault_rows)
+            return
+        update.sum_advantages(update.gradient_members(buffer), metrics, fault_rows)
+        moments = yield PoolRequest(advantage_moments(update.advantage_sums, buffer.advantage[0, 0]))
+        if self._pooled_update is not None:
+            self._pooled_update(moments, self._local_buffers, metrics, fault_rows)
+
+    def share_with(self, leader: FusedPPO) -> None:
+        """Uses the network and all else that belongs to no row of `leader`, the same policy of another shard of the process."""
+        super().share_with(leader)
+        self.fused_update.share_with(leader.fused_update)
+        if self._run_rollout is not None:
+            self._run_rollout.parameters = leader.fused_update.parameters
+
+    def lead_shards(self, shards: Sequence[FusedPPO], processes: Processes) -> None:
+        """Prepares the exchange of gradients, and logs how they are exchanged; all processes call it.
+
+        Args:
+            shards: the policies of all shards of this process, of which this one is the first.
+            processes: the processes of the training.
+
+        Raises:
+            LostProcessError: another process ended.
+        """
+        shape, count = self.fused_update.shape, self.shard.count
+        inboxes = make_inboxes(processes, inbox_words(shape, count), self.args.device)
+        if isinstance(inboxes, str):
+            sums = "a gather" if processes.deterministic else "an all-reduce"
+            logger.info("Fused PPO adds the gradients of %d shards by %s of NCCL: %s.", count, sums, inboxes)
+        else:
+            logger.info("Fused PPO adds the gradients of %d shards in its optimiser, through memory of the GPUs.", count)
+        self._local_buffers = [policy.buffer for policy in shards]
+        updates = [policy.fused_update for policy in shards]
+        self._pooled_update = PooledUpdate(updates, count, processes, None if isinstance(inboxes, str) else inboxes)

@@ -31,7 +31,12 @@ VALUE_MEMBERS = {
 
 
 def rollout_kernel(
-    shape: NetworkShape, env_functions: LinkedFunctions, rows: int, action_starts: tuple[int, ...], stream: int = 0
+    shape: NetworkShape,
+    env_functions: LinkedFunctions,
+    rows: int,
+    action_starts: tuple[int, ...],
+    stream: int = 0,
+    is_shard: bool = False,
 ) -> CudaSource:
     """Returns the kernel of a rollout.
 
@@ -41,8 +46,10 @@ def rollout_kernel(
         rows: environments per warp, one of `ROWS_PER_WARP`.
         action_starts: the smallest value of each component of a discrete action.
         stream: number of the random-number stream from which actions are drawn.
+        is_shard: whether the environments are those of a shard, and have a member `first_row`.
     """
     members = ROLLOUT_MEMBERS | {f"env_{name}": "u64" for name in env_functions.members}
+    members |= {"first_row": "i64"} if is_shard else {}
     shared_bytes = shape.weight_bytes(False) + WARPS * rows * (2 * shape.input_pitch + 4 * (shape.padded_outputs + 1))
     constants = shape.constants | env_functions.constants | {"WARPS": WARPS, "SHARED_BYTES": shared_bytes}
     constants |= {"TILES": -(-rows // 16), "EIGHT_ROWS": int(rows == 8)}
@@ -50,6 +57,7 @@ def rollout_kernel(
         "ENV_BATCH": ", ".join(f"b.env_{name}" for name in env_functions.members),
         "ACTION_STARTS": "{" + ", ".join(map(str, action_starts)) + "}",
         "FIRST_DRAW": f"{FIRST_DRAW + stream * DRAWS_PER_STREAM}u",
+        "FIRST_ROW": "b.first_row" if is_shard else 0,
     }
     names = tuple(members.items()), tuple(constants.items())
     return CudaSource(SOURCE_FOLDER / "rollout.cu", "rollout", *names, 32 * WARPS, shared_bytes, env_functions.code)
@@ -86,13 +94,21 @@ class FusedRollout:
         iteration: () int64 on the device, the number of rollouts before this one, on which the actions depend.
         seed: of the actions, as in `sampling.Sampler`.
         stream: as in `sampling.Sampler`.
+        first_row: the number of the first row, for the environments of one of several shards; None for all environments.
     """
 
     def __init__(
-        self, shape: NetworkShape, parameters: Tensor, rollout: EnvRollout, iteration: Tensor, seed: int, stream: int
+        self,
+        shape: NetworkShape,
+        parameters: Tensor,
+        rollout: EnvRollout,
+        iteration: Tensor,
+        seed: int,
+        stream: int,
+        first_row: int | None = None,
     ) -> None:
         env = rollout.env.unwrapped
-        self._parameters, self._rollout, self._iteration, self._seed = parameters, rollout, iteration, seed
+        self.parameters, self._rollout, self._iteration, self._seed = parameters, rollout, iteration, seed
         self._num_rows, self._device = env.num_envs, parse_device(env.device)
         env_functions, self._env_members = link_env(env, rollout.final_obs, rollout.ended)
         self._clock = env.simulation.buffers["clock"]
@@ -100,7 +116,8 @@ class FusedRollout:
         multiprocessors = torch.cuda.get_device_properties(env.device).multi_processor_count
         rows = rows_per_warp(self._num_rows, multiprocessors)
         self._blocks = -(-self._num_rows // (WARPS * rows))
-        kernel = rollout_kernel(shape, env_functions, rows, action_starts, stream)
+        self._first_row = {} if first_row is None else {"first_row": first_row}
+        kernel = rollout_kernel(shape, env_functions, rows, action_starts, stream, is_shard=first_row is not None)
         self._launch_rollout = make_tensor_launcher(kernel, self._device)
         self._launch_value = make_tensor_launcher(value_kernel(shape, 2), self._device)
         self._value_blocks = 4 * multiprocessors
@@ -117,12 +134,13 @@ class FusedRollout:
         r = self._rollout
         size = {"num_steps": r.num_steps, "num_rows": self._num_rows}
         self._launch_rollout(
-            self._blocks, parameters=self._parameters, iteration=self._iteration, clock=self._clock.data.ptr,
+            self._blocks, parameters=self.parameters, iteration=self._iteration, clock=self._clock.data.ptr,
             episode_start=r.episode_start, obs=r.obs, action=action, log_prob=log_prob, reward=r.reward,
             terminated=r.terminated, truncated=r.truncated, seed=self._seed, **size, **self._bounds, **self._env_members,
+            **self._first_row,
         )  # fmt: skip
         self._launch_value(
-            self._value_blocks, dependent_launch=True, parameters=self._parameters, obs=r.obs, final_obs=r.final_obs,
+            self._value_blocks, dependent_launch=True, parameters=self.parameters, obs=r.obs, final_obs=r.final_obs,
             ended=r.ended, terminated=r.terminated, value=value, final_value=final_value, clock=self._clock.data.ptr,
             num_clocks=self._clock.size, **size,
         )  # fmt: skip

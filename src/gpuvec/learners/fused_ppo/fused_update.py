@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
@@ -82,17 +81,7 @@ def update_kernels(shape: NetworkShape, config: UpdateConfig) -> dict[str, CudaS
     """Returns {name: kernel} of an update for a network `shape` and a launch configuration `config`."""
     gradient_constants = shape.constants | {"BLOCKS_PER_MULTIPROCESSOR": config.blocks_per_multiprocessor}
     sum_constants = shape.constants | {"NUM_SUMS": NUM_SUMS}
-    optimizer_constants: dict[str, int | str] = {
-        "NUM_PARAMETERS": shape.num_parameters(), "NUM_PARTIALS": config.num_partials, "NUM_SUMS": NUM_SUMS,
-        "VECTORS_PER_BLOCK": config.vectors_per_block, "THREADS_PER_VECTOR": SUM_THREADS // config.vectors_per_block,
-    }  # fmt: skip
-
-    def make_source(
-        name: str, members: dict[str, str], constants: Mapping[str, int | str], threads: int, shared_bytes: int = 0
-    ) -> CudaSource:
-        names = tuple(members.items()), tuple(constants.items())
-        return CudaSource(SOURCE_FOLDER / f"{name}.cu", name, *names, threads, shared_bytes)
-
+    optimizer_constants = optimizer_sums(shape, config) | {"FROM_INBOX": 0}
     return {
         "pack_records": make_source("pack_records", PACK_MEMBERS, shape.constants, PACK_THREADS),
         "sum_advantages": make_source("sum_advantages", GRADIENT_MEMBERS, sum_constants, 256),
@@ -101,24 +90,34 @@ def update_kernels(shape: NetworkShape, config: UpdateConfig) -> dict[str, CudaS
     }
 
 
-def reason_too_large(shape: NetworkShape, args: PPOArgs) -> str:
-    """Returns why the kernels do not fit on the device, or "" if they do.
+def optimizer_sums(shape: NetworkShape, config: UpdateConfig) -> dict[str, int | str]:
+    """Returns the macros of kernels that sum the partial gradients of the gradient kernel.
 
     Args:
         shape: of the network.
-        args: the settings, resolved.
+        config: of the update.
     """
-    device, properties = parse_device(args.device), torch.cuda.get_device_properties(args.device)
-    available = nvrtc.max_shared_memory(device)
-    if shape.shared_bytes > available:
-        needed = f"a block of the gradient needs {shape.shared_bytes:,} bytes of shared memory"
-        return f"{needed}; {properties.name} has {available:,}"
-    minibatch_size = args.steps_per_iteration // args.num_minibatches
-    config = make_update_config(shape, minibatch_size, properties.multi_processor_count)
-    # The blocks of the optimiser wait for each other.
-    if config.optimizer_blocks > nvrtc.max_resident_blocks(update_kernels(shape, config)["optimizer"], device):
-        return f"the optimiser's {config.optimizer_blocks} blocks do not run on {properties.name} at the same time"
-    return ""
+    return {
+        "NUM_PARAMETERS": shape.num_parameters(), "NUM_PARTIALS": config.num_partials, "NUM_SUMS": NUM_SUMS,
+        "VECTORS_PER_BLOCK": config.vectors_per_block, "THREADS_PER_VECTOR": SUM_THREADS // config.vectors_per_block,
+        "PARTIAL_SIZE": shape.num_parameters(), "LOSS_SIZE": NUM_SUMS,
+    }  # fmt: skip
+
+
+def make_source(
+    name: str, members: Mapping[str, str], constants: Mapping[str, int | str], threads: int, shared_bytes: int = 0
+) -> CudaSource:
+    """Returns a kernel of this folder.
+
+    Args:
+        name: of the kernel and of its file.
+        members: {name: type} of the members of `Batch`.
+        constants: {name: value} of macros.
+        threads: per block.
+        shared_bytes: dynamic shared memory per block.
+    """
+    names = tuple(members.items()), tuple(constants.items())
+    return CudaSource(SOURCE_FOLDER / f"{name}.cu", name, *names, threads, shared_bytes)
 
 
 class FusedUpdate:
@@ -151,7 +150,8 @@ class FusedUpdate:
         self._learning_rate, self._ent_coef, self._iteration = learning_rate, ent_coef, iteration
         multiprocessors = torch.cuda.get_device_properties(args.device).multi_processor_count
         self.config = config = make_update_config(shape, self.minibatch_size, multiprocessors)
-        num_updates, count = args.update_epochs * args.num_minibatches, shape.num_parameters()
+        self.num_updates = num_updates = args.update_epochs * args.num_minibatches
+        count = shape.num_parameters()
 
         def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=args.device)
@@ -198,25 +198,64 @@ class FusedUpdate:
             metrics: (6,) float64, receives the means of policy loss, value loss, entropy, KL, clip fraction and gradient norm.
             fault_rows: (2,) int64, receives 0 if a mean, or a parameter or gradient, is not finite, else -1.
         """
-        args, num_updates = self.args, self.args.update_epochs * self.args.num_minibatches
-        gradient_members = {
+        gradient_members = self.gradient_members(buffer)
+        optimizer_members = {
+            "partial_gradients": self.partial_gradients, "loss_sums": self.loss_sums, "advantage_sums": self.advantage_sums,
+            **self.optimizer_members(metrics, fault_rows),
+        }  # fmt: skip
+        self.sum_advantages(gradient_members, metrics, fault_rows)
+        for minibatch in range(self.num_updates):
+            self.launch_gradient(minibatch, gradient_members)
+            self._launch["optimizer"](
+                self.config.optimizer_blocks, dependent_launch=True, minibatch=minibatch, **optimizer_members
+            )
+
+    def sum_advantages(self, members: Mapping[str, Any], metrics: Tensor, fault_rows: Tensor) -> None:
+        """Writes `advantage_sums`, and initialises `metrics` and `fault_rows`, which are those of `__call__`.
+
+        Args:
+            members: `gradient_members`.
+            metrics, fault_rows: (6,) and (2,), as in `__call__`.
+        """
+        outputs = {"metrics": metrics, "fault_rows": fault_rows}
+        self._launch["sum_advantages"](self.num_updates, ADVANTAGE_PARTS, dependent_launch=True, **members, **outputs)
+
+    def launch_gradient(self, minibatch: int, members: Mapping[str, Any]) -> None:
+        """Writes `partial_gradients` and `loss_sums` of a minibatch.
+
+        Args:
+            minibatch: its number in the update.
+            members: `gradient_members`.
+        """
+        self._launch["gradient"](2 * self.config.num_partials, dependent_launch=True, minibatch=minibatch, **members)
+
+    def gradient_members(self, buffer: RolloutBuffer) -> dict[str, Any]:
+        """Returns the arguments of the kernels that read the rollout in `buffer`."""
+        args = self.args
+        return {
             "records": self.records, "advantage": buffer.advantage, "mask": 0 if buffer.mask is None else buffer.mask,
             "advantage_sums": self.advantage_sums, "parameters": self.parameters, "partial_gradients": self.partial_gradients,
-            "loss_sums": self.loss_sums, "iteration": self._iteration, "ent_coef": self._ent_coef, "metrics": metrics,
-            "fault_rows": fault_rows, "seed": args.seed, "num_minibatches": args.num_minibatches,
+            "loss_sums": self.loss_sums, "iteration": self._iteration, "ent_coef": self._ent_coef,
+            "seed": args.seed, "num_minibatches": args.num_minibatches,
             "minibatch_size": self.minibatch_size, "num_samples": self.num_samples,
             "index_bits": max(1, (self.num_samples - 1).bit_length()), "clip": args.clip, "vf_coef": args.vf_coef,
         }  # fmt: skip
-        optimizer_members = {
-            "partial_gradients": self.partial_gradients, "advantage_sums": self.advantage_sums, "loss_sums": self.loss_sums,
+
+    def optimizer_members(self, metrics: Tensor, fault_rows: Tensor) -> dict[str, Any]:
+        """Returns the arguments of the optimiser, but for the sums that it reads.
+
+        Args:
+            metrics, fault_rows: (6,) and (2,), as in `__call__`.
+        """
+        args = self.args
+        return {
             "parameters": self.parameters, "exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "gradient": self.gradient,
             "step": self.step, "squared_norms": self.squared_norms, "num_launches": self.num_launches,
             "kl_exceeded": self.kl_exceeded, "metrics": metrics, "fault_rows": fault_rows,
-            "learning_rate": self._learning_rate, "num_updates": num_updates, "max_grad_norm": args.max_grad_norm,
+            "learning_rate": self._learning_rate, "num_updates": self.num_updates, "max_grad_norm": args.max_grad_norm,
             "target_kl": math.inf if args.target_kl is None else args.target_kl,
         }  # fmt: skip
-        gradient_blocks, optimizer_blocks = 2 * self.config.num_partials, self.config.optimizer_blocks
-        self._launch["sum_advantages"](num_updates, ADVANTAGE_PARTS, dependent_launch=True, **gradient_members)
-        for minibatch in range(num_updates):
-            self._launch["gradient"](gradient_blocks, dependent_launch=True, minibatch=minibatch, **gradient_members)
-            self._launch["optimizer"](optimizer_blocks, dependent_launch=True, minibatch=minibatch, **optimizer_members)
+
+    def share_with(self, leader: FusedUpdate) -> None:
+        """Uses the parameters and the settings of `leader`, the update of another shard of the process."""
+        self.parameters, self._ent_coef = leader.parameters, leader._ent_coef

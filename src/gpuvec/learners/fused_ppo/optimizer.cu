@@ -3,16 +3,19 @@
 // A thread of the first warp has four parameters, a vector. The norm is that of the whole gradient, so the blocks wait for each
 // other once; they are launched only if all of them can be resident at the same time.
 //
-// Macros: NUM_PARAMETERS, NUM_PARTIALS (partial gradients, which are summed), NUM_SUMS (sums of the loss, see objective.cuh),
-// VECTORS_PER_BLOCK, THREADS_PER_VECTOR (threads that sum the partial gradients of a vector).
-#include "tensor_core.cuh"
+// With several shards a partial gradient is that of a shard, which send_sums.cu computes. With FROM_INBOX it is read from the inbox
+// of this process, as soon as the process of the shard has written it.
+//
+// Macros, besides those of partials.cuh: VECTORS_PER_BLOCK, FROM_INBOX, and with it those of inbox.cuh.
+#include "partials.cuh"
+#if FROM_INBOX
+#include "inbox.cuh"
+#endif
 
 constexpr int KL = 3;  // the index of the KL divergence among the sums of the loss
 constexpr int NUM_VECTORS = NUM_PARAMETERS / 4, NUM_BLOCKS = (NUM_VECTORS + VECTORS_PER_BLOCK - 1) / VECTORS_PER_BLOCK;
 constexpr int BLOCKS_PER_LANE = (NUM_BLOCKS + 31) / 32;  // blocks whose squared norms a lane reads
 constexpr int SUM_THREADS = VECTORS_PER_BLOCK * THREADS_PER_VECTOR;  // threads that sum gradients; one more warp sums the loss
-// Partial gradients that a thread loads before it adds one, so that the latencies of these loads overlap.
-constexpr int PREFETCHED = 16;
 constexpr float BETA1 = 0.9f, BETA2 = 0.999f, EPS = 1e-5f, SMALLEST_NORMAL = 1.2e-38f;
 static_assert(
     VECTORS_PER_BLOCK <= 32 && SUM_THREADS % 32 == 0, "the first warp has all vectors, and the last warp only the loss");
@@ -37,6 +40,16 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(cons
     wait_for_previous();
     float4 w, m, v;
     if (thread < SUM_THREADS) {
+#if FROM_INBOX
+        // Lines add the rows of the shards as they add partial gradients, so that the sums have the same bits.
+        const u32 launch = (u32)*b.num_launches + 1;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int shard = line; shard < NUM_PARTIALS && exists; shard += THREADS_PER_VECTOR) {
+            float x[4];
+            receive<4>(inbox_row(b.inbox, launch, shard) + 4 * vector, launch, b.is_aborted, x);
+            sum.x += x[0], sum.y += x[1], sum.z += x[2], sum.w += x[3];
+        }
+#else
         const float4* partials = (const float4*)b.partial_gradients + (exists ? vector : 0);
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         // Lines share warps, and the loop has a barrier of a warp, so all lines have the same number of iterations.
@@ -47,22 +60,30 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(cons
 #pragma unroll
             for (int k = 0; k < PREFETCHED; k++)
                 if (first + k * THREADS_PER_VECTOR < NUM_PARTIALS)
-                    x[k] = __ldcg(partials + (first + k * THREADS_PER_VECTOR) * NUM_VECTORS);
+                    x[k] = __ldcg(partials + (first + k * THREADS_PER_VECTOR) * (PARTIAL_SIZE / 4));
                 else x[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             __syncwarp();  // without it the assembler saves registers, and waits for one load after the other
 #pragma unroll
             for (int k = 0; k < PREFETCHED; k++) sum.x += x[k].x, sum.y += x[k].y, sum.z += x[k].z, sum.w += x[k].w;
         }
+#endif
         sums[line][column] = sum;
         if (is_owner)
             w = ((float4*)b.parameters)[vector], m = ((float4*)b.exp_avg)[vector], v = ((float4*)b.exp_avg_sq)[vector];
     } else {  // the last warp
         float loss_sums[NUM_SUMS] = {}, lane_sum = 0.0f;
+#if FROM_INBOX
+        const u32 launch = (u32)*b.num_launches + 1;
+        for (int shard = lane; shard < NUM_PARTIALS; shard += 32) {
+            float x[NUM_SUMS];
+            receive<NUM_SUMS>(inbox_row(b.inbox, launch, shard) + NUM_PARAMETERS, launch, b.is_aborted, x);
 #pragma unroll
-        for (int p = 0; p < NUM_PARTIALS; p += 32)
-#pragma unroll
-            for (int k = 0; k < NUM_SUMS; k++)
-                loss_sums[k] += p + lane < NUM_PARTIALS ? __ldcg(b.loss_sums + (p + lane) * NUM_SUMS + k) : 0.0f;
+            for (int k = 0; k < NUM_SUMS; k++) loss_sums[k] += x[k];
+        }
+        __syncwarp();
+#else
+        add_loss_sums(b.loss_sums, lane, loss_sums);
+#endif
         const float step = *b.step + 1.0f, learning_rate = *b.learning_rate, was_exceeded = b.kl_exceeded[b.minibatch];
         const u32 num_launches = (u32)*b.num_launches + 1;
         const float scale = 1.0f / fmaxf(sum_over_warp(b.advantage_sums[b.minibatch * 3 * 32 + lane]), 1.0f);

@@ -5,7 +5,8 @@
 //
 // Macros, besides those of network.cuh: ACTION_SIZE, GAUSSIAN, HEAD_SIZES, TILES (of 16 rows, per warp), EIGHT_ROWS (whether a
 // warp has 8 rows, half a tile), ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS (of
-// its state), ACTION_STARTS (the smallest value of each component of an action), FIRST_DRAW, SHARED_BYTES (of a block).
+// its state), ACTION_STARTS (the smallest value of each component of an action), FIRST_DRAW, FIRST_ROW
+// (number of the first row, on which draws depend), SHARED_BYTES (of a block).
 #include "action_draws.cuh"
 #include "env_functions.cuh"
 #include "network.cuh"
@@ -93,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
     }
     half* x = shared.x[warp];
     float* z = shared.z[warp];
-    UniformDraws draw_uniform = {(u32)*b.iteration, 0, (u32)e, b.seed};
+    UniformDraws draw_uniform = {(u32)*b.iteration, 0, (u32)(e + FIRST_ROW), b.seed};
     __syncthreads();
     for (int t = 0; t < (int)b.num_steps; t++) {
         draw_uniform.step = (u32)t;

@@ -45,7 +45,7 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
         return PPO(args, context, network)
     from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, reason_not_supported
 
-    if reason := reason_not_supported(network, args):
+    if reason := _reason_of_shards(context) or reason_not_supported(network, args):
         logger.info("The loss is not fused: %s.", reason)
         return PPO(args, context, network)
     return PPO(args, context, network, FusedLoss(network, args, context.rows.mask is not None))
@@ -53,13 +53,17 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
 
 def _reason_without_kernels(args: PPOArgs, context: PolicyContext) -> str:
     """Returns why none of the kernels can be used, or "" if they can."""
-    if context.shard.count > 1:
-        return f"there are {context.shard.count} shards, whose sums the kernels do not pool"
     if not args.device.startswith("cuda"):
         return f"the device is {args.device}, and the kernels need a GPU"
     if torch.cuda.get_device_capability(args.device) < MIN_COMPUTE_CAPABILITY:
         return "the kernels need compute capability {}.{}".format(*MIN_COMPUTE_CAPABILITY)
     return ""
+
+
+def _reason_of_shards(context: PolicyContext) -> str:
+    """Returns why the kernel of the loss cannot be used for one of several shards, or ""."""
+    count = context.shard.count
+    return f"there are {count} shards, whose advantages its kernel does not pool" if count > 1 else ""
 
 
 def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> NetworkShape | str:
@@ -74,6 +78,6 @@ def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic
     if isinstance(shape, str):
         return shape
     # Imported here because it imports the CUDA compiler, too.
-    from gpuvec.learners.fused_ppo.fused_update import reason_too_large
+    from gpuvec.learners.fused_ppo.device_limits import reason_too_large
 
-    return reason_too_large(shape, args) or shape
+    return reason_too_large(shape, args, context.shard.count) or shape

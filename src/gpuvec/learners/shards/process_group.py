@@ -29,9 +29,13 @@ class Groups:
         self.host = host
         self.device: Any = None
         """The group for tensors on the devices."""
+        self.is_aborted: list[Tensor] = []
+        """Tensors of the host, (1,) int32, that kernels read while they wait for another process; 1 ends the wait."""
 
     def abort(self) -> None:
         """Ends the exchanges on GPUs that wait for a process that ended; closing the groups would wait for them."""
+        for flag in self.is_aborted:
+            flag.fill_(1)
         if self.device is not None and dist.get_backend(self.device) == "nccl":
             self.device.abort()
 

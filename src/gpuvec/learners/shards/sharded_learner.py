@@ -49,6 +49,8 @@ class ShardedLearner(Learner):
         for follower in self.followers:
             for role, policy in follower.policies.items():
                 policy.share_with(self.policies[role])
+        for role, policy in self.policies.items():
+            policy.lead_shards([learner.policies[role] for learner in self.local_shards], processes)
         stages = [learner.all_stages() for learner in self.local_shards]
         self._stages_of_all: dict[Stage, Stage] = {
             each[0]: partial(run_in_lockstep, each, processes.exchange) for each in zip(*stages, strict=True)
