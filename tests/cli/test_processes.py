@@ -79,7 +79,7 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_weights_of_an_undisturbe
     killed[0].kill()
     (status, *_), (other_status, _, errors) = finish(killed)
     assert (status, other_status) == (-signal.SIGKILL, 75)
-    assert "gpuvec: another process of the training ended, or does not answer" in errors
+    assert "gpuvec: another process of the training is lost: process 0 ended.\n" in errors
 
     iterations = load(run)["iteration"] + 3
     steps = ["--episodes", "2", "--total-steps", str(iterations * STEPS_PER_ITERATION)]

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from gpuvec.errors import LostProcessError
+
 
 @contextmanager
 def deferred_signals() -> Iterator[Callable[[], int]]:
     """Stores the number of the first SIGINT or SIGTERM in the block instead of raising KeyboardInterrupt or exiting.
 
-    A second signal has its usual effect. Outside the main thread, which alone receives signals, the block has no effect.
+    A second signal has its usual effect. If the block ends because another process of the training ended, a first signal has
+    no effect afterwards: torchrun sends SIGTERM to a process that is about to say so, and to end. Outside the main thread,
+    which alone receives signals, the block has no effect.
 
     Yields:
         A function that returns the number of the signal, 0 if there was none.
@@ -37,5 +41,10 @@ def deferred_signals() -> Iterator[Callable[[], int]]:
         signal.signal(number, store)
     try:
         yield lambda: received_signal
-    finally:
+    except LostProcessError:
+        raise
+    except BaseException:
+        restore()
+        raise
+    else:
         restore()

@@ -16,16 +16,16 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 import gpuvec
-from gpuvec.errors import GpuvecError, LostProcessError, ProcessesError
+from gpuvec.errors import GpuvecError, LostProcessError, NonFiniteError, ProcessesError
+from gpuvec.learners.shards.heartbeats import HeartbeatMonitor, connect_heartbeats
 from gpuvec.learners.shards.process_group import Groups, Processes
 from gpuvec.learners.shards.torchrun import Launch, process_device, read_launch
 
 START_SECONDS = 60.0  # within which all processes must have started
-# A process that stopped without closing its connections is noticed after this.
-EXCHANGE_SECONDS = 50.0
-# The processes wait for each other's compilers, and for an evaluation of the first process, in the group of the host.
-HOST_SECONDS = 1800.0
+# Processes wait for each other's compilers, and for an evaluation of the first one. Those that hang are noticed by heartbeats.
+EXCHANGE_SECONDS = 1800.0
 FAILURE_SECONDS = 3.0  # within which a process that failed has said why
+LAST_WORDS_SECONDS = 0.2  # within which this reaches the others after its end
 
 _joined: Processes | None = None  # within `join_processes`
 _stores: list[Any] = []  # the store of each time that this process joined the others, all in the first one
@@ -54,17 +54,17 @@ def join_processes(device: str, start_seconds: float = START_SECONDS) -> Iterato
         yield _joined or Processes()
         return
     store = _meet(launch, start_seconds)
+    monitor = _watch_others(launch, store, start_seconds)
     try:
         _joined = _make_groups(launch, store, device)
         yield _joined
-    except LostProcessError as error:
-        if _joined is not None:
-            _joined.groups.abort()
-        reported = LostProcessError(_reason(store, launch) or str(error))
-        reported.is_first_alive = _is_first_alive(store, launch)
-        raise reported from error
+        monitor.say_goodbye()
     except BaseException as error:
+        if _is_loss(error, monitor):
+            raise _reported_loss(error, store, launch, monitor) from error
         _publish(store, f"failed/{launch.rank}", " ".join(str(error).split()) or type(error).__name__)
+        if isinstance(error, ProcessesError | NonFiniteError):  # which all processes raise
+            monitor.say_goodbye()
         raise
     finally:
         if dist.is_initialized():
@@ -72,6 +72,37 @@ def join_processes(device: str, start_seconds: float = START_SECONDS) -> Iterato
         if _joined is not None:
             _joined.groups.close()
             _joined = None
+        monitor.close()
+
+
+def _watch_others(launch: Launch, store: Any, seconds: float) -> HeartbeatMonitor:
+    """Begins to watch whether the other processes are alive."""
+
+    def end_exchanges() -> None:
+        if _joined is not None:
+            _joined.groups.abort()
+
+    # torchrun may have been killed.
+    parent = os.getppid() if launch.run_id else None
+    return HeartbeatMonitor(launch.rank, connect_heartbeats(launch, store, seconds), end_exchanges, parent)
+
+
+def _is_loss(error: BaseException, monitor: HeartbeatMonitor) -> bool:
+    """Returns whether a training ended because another process did; its numbers are wrong after exchanges were aborted."""
+    if isinstance(error, LostProcessError):
+        return True
+    return bool(monitor.loss) and isinstance(error, RuntimeError | NonFiniteError) and not isinstance(error, ProcessesError)
+
+
+def _reported_loss(error: BaseException, store: Any, launch: Launch, monitor: HeartbeatMonitor) -> LostProcessError:
+    """Ends the exchanges of this process, and returns the error that says why the other process ended."""
+    if _joined is not None:
+        _joined.groups.abort()
+    failed_rank, reason = _reason(store, launch, monitor)
+    loss = LostProcessError(reason or monitor.loss or str(error))
+    # The first process prints its own error.
+    loss.is_first_alive = monitor.is_first_alive and failed_rank != 0
+    return loss
 
 
 def _meet(launch: Launch, seconds: float) -> Any:
@@ -100,8 +131,8 @@ def _meet(launch: Launch, seconds: float) -> Any:
 
 def _make_groups(launch: Launch, store: Any, device: str) -> Processes:
     """Makes the process groups, after a check that the processes fit together."""
-    seconds = timedelta(seconds=HOST_SECONDS)
-    dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.size, timeout=seconds)
+    timeout = timedelta(seconds=EXCHANGE_SECONDS)
+    dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.size, timeout=timeout)
     processes = Processes(launch.rank, launch.size, groups=Groups(dist.group.WORLD))
     problem, own_device = "", "cpu"
     try:
@@ -114,7 +145,6 @@ def _make_groups(launch: Launch, store: Any, device: str) -> Processes:
         raise ProcessesError(problems[0])
     versions = {"gpuvec": gpuvec.__version__, "python": platform.python_version(), "numpy": np.__version__}
     processes.require_equal({**versions, "torch": str(torch.__version__), "kind of device": own_device.partition(":")[0]})
-    timeout = timedelta(seconds=EXCHANGE_SECONDS)
     if own_device == "cpu":
         processes.groups.device = dist.new_group(backend="gloo", timeout=timeout)
     else:
@@ -128,25 +158,16 @@ def _publish(store: Any, name: str, text: str) -> None:
         store.set(name, text)
 
 
-def _reason(store: Any, launch: Launch) -> str:
-    """Returns why another process failed, if it said so; "" otherwise."""
+def _reason(store: Any, launch: Launch, monitor: HeartbeatMonitor) -> tuple[int | None, str]:
+    """Returns the number of a process that said why it failed, and what it said; None and "" if there is none."""
     end = time.monotonic() + FAILURE_SECONDS
     with suppress(RuntimeError):
-        while time.monotonic() < end:
+        while (seconds := end - time.monotonic()) > 0.0:
             for rank in range(launch.size):
                 if store.check([f"failed/{rank}"]):
-                    return f"process {rank} failed: {store.get(f'failed/{rank}').decode()}"
-            time.sleep(0.05)
-    return ""
-
-
-def _is_first_alive(store: Any, launch: Launch) -> bool:
-    """Returns whether no process with a lower number noticed the loss, too, so that this one has to report it."""
-    _publish(store, f"lost/{launch.rank}", "")
-    end = time.monotonic() + FAILURE_SECONDS
-    with suppress(RuntimeError):
-        while time.monotonic() < end:
-            if any(store.check([f"lost/{rank}"]) for rank in range(launch.rank)):
-                return False
-            time.sleep(0.05)
-    return True
+                    return rank, f"process {rank} failed: {store.get(f'failed/{rank}').decode()}"
+            # A process says it before it ends.
+            if monitor.loss and seconds > LAST_WORDS_SECONDS:
+                end = time.monotonic() + LAST_WORDS_SECONDS
+            time.sleep(0.02)
+    return None, ""

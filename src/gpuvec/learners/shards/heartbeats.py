@@ -1,0 +1,209 @@
+"""Notices processes of a training that ended or hang, by heartbeats that a thread of each process sends.
+
+A process that waits in an exchange cannot distinguish one that hangs from one that compiles for minutes. The thread of a
+process that compiles continues to send; that of a process that was killed, stopped, or cut off from the network does not.
+Process 0 exchanges heartbeats with each other process, and tells the others which one it lost.
+
+A message is a line: "alive", "bye" of a process that leaves in order, or "lost 3".
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpuvec.errors import LostProcessError, ProcessesError
+from gpuvec.learners.shards.torchrun import Launch
+
+INTERVAL = 1.0  # between two heartbeats [s]
+MAX_SILENT_INTERVALS = 30  # after which a process counts as lost
+# Within this time of a loss the training ends by an error that the exchanges raise, or else the process ends without it.
+SECONDS_TO_LEAVE = 15.0
+TOKEN_BYTES = 16  # with which a process proves that it belongs to the training
+RANK_BYTES = 4
+GREETING_SECONDS = 5.0  # within which a process has sent them
+WAKE_UP = -1  # instead of a rank
+
+
+class HeartbeatMonitor:
+    """Sends heartbeats to other processes and watches theirs, in a thread of its own.
+
+    Time is counted in intervals in which this thread ran, so that processes that are all stopped for a while do not lose each
+    other.
+
+    Args:
+        rank: the number of this process.
+        connections: {rank: connection} to the processes that are watched.
+        on_loss: called in the thread after a loss, to end exchanges that would wait for ever.
+        parent: the number of the process that started this one, whose end counts as a loss, too; None to ignore it.
+    """
+
+    def __init__(
+        self, rank: int, connections: Mapping[int, socket.socket], on_loss: Callable[[], None], parent: int | None = None
+    ) -> None:
+        self._rank, self._connections, self._on_loss, self._parent = rank, dict(connections), on_loss, parent
+        self._silent_intervals = dict.fromkeys(connections, 0)
+        self._received = dict.fromkeys(connections, b"")
+        self.loss = ""
+        """What was lost, for an error message; "" for nothing."""
+        self._lost_rank: int | None = None
+        self._selector = selectors.DefaultSelector()
+        self._wake_up, self._is_closed = socket.socketpair(), False
+        self._selector.register(self._wake_up[0], selectors.EVENT_READ, WAKE_UP)
+        for other, connection in self._connections.items():
+            connection.setblocking(False)
+            self._selector.register(connection, selectors.EVENT_READ, other)
+        self._thread = threading.Thread(target=self._run, name="gpuvec heartbeats", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not (self._is_closed or self.loss):
+            self._send_to_all("alive")
+            end = time.monotonic() + INTERVAL
+            while not (self._is_closed or self.loss) and (seconds := end - time.monotonic()) > 0.0:
+                for key, _ in self._selector.select(seconds):
+                    self._receive(key.data)
+            self._count_interval()
+        if self.loss:
+            self._end()
+
+    def _receive(self, rank: int) -> None:
+        """Reads what a process has sent."""
+        if rank == WAKE_UP or rank not in self._connections:
+            return
+        try:
+            data = self._connections[rank].recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose(rank, f"process {rank} ended")
+            return
+        self._silent_intervals[rank] = 0
+        *lines, self._received[rank] = (self._received[rank] + data).split(b"\n")
+        for line in lines:
+            word, _, number = line.decode("ascii", "replace").partition(" ")
+            if word == "bye":
+                self._selector.unregister(self._connections[rank])
+                self._connections.pop(rank).close()
+            elif word == "lost" and number.isdecimal():
+                self._lose(int(number), f"process {number} ended or has not answered")
+
+    def _count_interval(self) -> None:
+        for rank in self._connections:
+            self._silent_intervals[rank] += 1
+            if self._silent_intervals[rank] > MAX_SILENT_INTERVALS:
+                self._lose(rank, f"process {rank} has not answered for {MAX_SILENT_INTERVALS * INTERVAL:.0f} s")
+        if self._parent is not None and os.getppid() != self._parent:
+            self._lose(self._rank, "the process that started this one ended")
+
+    def _lose(self, rank: int, reason: str) -> None:
+        if not (self.loss or self._is_closed):
+            self.loss, self._lost_rank = f"another process of the training is lost: {reason}.", rank
+
+    @property
+    def is_first_alive(self) -> bool:
+        """Whether this process has the lowest number of those that are not lost, as far as it knows, and reports the loss."""
+        return self._rank == (1 if self._lost_rank == 0 else 0)
+
+    def _end(self) -> None:
+        """Tells the others, ends the exchanges, and if the training does not end by that, the process."""
+        if self._lost_rank != self._rank:
+            self._send_to_all(f"lost {self._lost_rank}")
+        # Aborting may itself wait for a device.
+        threading.Thread(target=self._on_loss, daemon=True).start()
+        end = time.monotonic() + SECONDS_TO_LEAVE
+        while not self._is_closed and (seconds := end - time.monotonic()) > 0.0:
+            time.sleep(min(0.05, seconds))
+        if self._is_closed:
+            return
+        if self.is_first_alive and sys.__stderr__ is not None:
+            print(f"gpuvec: {self.loss}", file=sys.__stderr__, flush=True)
+        os._exit(LostProcessError.exit_status)
+
+    def _send_to_all(self, line: str) -> None:
+        for connection in list(self._connections.values()):
+            try:
+                connection.send(f"{line}\n".encode())
+            except OSError:  # the other process ended, or has not read for long: both are noticed when this one receives
+                continue
+
+    def say_goodbye(self) -> None:
+        """Tells the others that this process leaves in order: it does not count as lost."""
+        self._send_to_all("bye")
+
+    def close(self) -> None:
+        """Ends the thread and the connections; without a goodbye the others lose this process."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._wake_up[1].send(b".")
+        self._thread.join(SECONDS_TO_LEAVE)
+        self._selector.close()
+        for connection in (*self._wake_up, *self._connections.values()):
+            connection.close()
+
+
+def connect_heartbeats(launch: Launch, store: Any, seconds: float) -> dict[int, socket.socket]:
+    """Connects process 0 with all others, and returns {rank: connection} of this process.
+
+    Args:
+        launch: the place of this process.
+        store: of torch.distributed, through which process 0 tells the others its port.
+        seconds: within which they must have connected.
+
+    Raises:
+        ProcessesError: a connection is missing.
+    """
+    if launch.rank == 0:
+        return _accept(launch.size, store, seconds)
+    port, _, token = store.get("heartbeats").decode().partition(" ")
+    try:
+        connection = socket.create_connection((launch.address, int(port)), seconds)
+        connection.sendall(bytes.fromhex(token) + launch.rank.to_bytes(RANK_BYTES))
+    except OSError as error:
+        raise ProcessesError(f"process {launch.rank} does not reach process 0 at {launch.address}:{port}: {error}.") from error
+    return {0: connection}
+
+
+def _accept(size: int, store: Any, seconds: float) -> dict[int, socket.socket]:
+    """Waits for the connections of all processes but the first."""
+    token, end = secrets.token_bytes(TOKEN_BYTES), time.monotonic() + seconds
+    connections: dict[int, socket.socket] = {}
+    is_dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=is_dual) as server:
+        store.set("heartbeats", f"{server.getsockname()[1]} {token.hex()}")
+        while len(connections) < size - 1:
+            server.settimeout(max(0.01, end - time.monotonic()))
+            try:
+                connection, _ = server.accept()
+            except OSError as error:
+                missing = ", ".join(str(rank) for rank in range(1, size) if rank not in connections)
+                raise ProcessesError(f"process {missing} does not connect to process 0 within {seconds:.0f} s.") from error
+            rank = _read_rank(connection, token)
+            if rank is None:
+                connection.close()
+            else:
+                connections[rank] = connection
+    return connections
+
+
+def _read_rank(connection: socket.socket, token: bytes) -> int | None:
+    """Returns the number of the process at the other end; None if it does not belong to the training."""
+    connection.settimeout(GREETING_SECONDS)
+    try:
+        greeting = connection.recv(TOKEN_BYTES + RANK_BYTES, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    is_own = hmac.compare_digest(greeting[:TOKEN_BYTES], token)
+    return int.from_bytes(greeting[TOKEN_BYTES:]) if is_own else None
