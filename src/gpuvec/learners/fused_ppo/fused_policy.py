@@ -108,7 +108,7 @@ class FusedPPO(PPO):
         if self.shard.count == 1:
             update(buffer, metrics, fault_rows)
             return
-        update.sum_advantages(update.gradient_members(buffer), metrics, fault_rows)
+        update.sum_advantages(update.gradient_members(buffer), metrics, fault_rows, dependent_launch=False)
         moments = yield PoolRequest(advantage_moments(update.advantage_sums, buffer.advantage[0, 0]))
         if self._pooled_update is not None:
             self._pooled_update(moments, self._local_buffers, metrics, fault_rows)

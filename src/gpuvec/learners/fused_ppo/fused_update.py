@@ -210,24 +210,32 @@ class FusedUpdate:
                 self.config.optimizer_blocks, dependent_launch=True, minibatch=minibatch, **optimizer_members
             )
 
-    def sum_advantages(self, members: Mapping[str, Any], metrics: Tensor, fault_rows: Tensor) -> None:
+    def sum_advantages(
+        self, members: Mapping[str, Any], metrics: Tensor, fault_rows: Tensor, dependent_launch: bool = True
+    ) -> None:
         """Writes `advantage_sums`, and initialises `metrics` and `fault_rows`, which are those of `__call__`.
 
         Args:
             members: `gradient_members`.
             metrics, fault_rows: (6,) and (2,), as in `__call__`.
+            dependent_launch: whether a kernel of this package is launched before it.
         """
         outputs = {"metrics": metrics, "fault_rows": fault_rows}
-        self._launch["sum_advantages"](self.num_updates, ADVANTAGE_PARTS, dependent_launch=True, **members, **outputs)
+        self._launch["sum_advantages"](
+            self.num_updates, ADVANTAGE_PARTS, dependent_launch=dependent_launch, **members, **outputs
+        )
 
-    def launch_gradient(self, minibatch: int, members: Mapping[str, Any]) -> None:
+    def launch_gradient(self, minibatch: int, members: Mapping[str, Any], dependent_launch: bool = True) -> None:
         """Writes `partial_gradients` and `loss_sums` of a minibatch.
 
         Args:
             minibatch: its number in the update.
             members: `gradient_members`.
+            dependent_launch: whether a kernel of this package is launched before it.
         """
-        self._launch["gradient"](2 * self.config.num_partials, dependent_launch=True, minibatch=minibatch, **members)
+        self._launch["gradient"](
+            2 * self.config.num_partials, dependent_launch=dependent_launch, minibatch=minibatch, **members
+        )
 
     def gradient_members(self, buffer: RolloutBuffer) -> dict[str, Any]:
         """Returns the arguments of the kernels that read the rollout in `buffer`."""

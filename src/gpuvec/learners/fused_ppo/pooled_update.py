@@ -139,8 +139,9 @@ class PooledUpdate:
             minibatch: its number in the update.
             members: `gradient_members`.
         """
-        for update, gradient_members in zip(self._updates, members, strict=True):
-            update.launch_gradient(minibatch, gradient_members)
+        for k, (update, gradient_members) in enumerate(zip(self._updates, members, strict=True)):
+            # Before the first kernel of an update there are operations of PyTorch.
+            update.launch_gradient(minibatch, gradient_members, dependent_launch=k > 0 or minibatch > 0)
         inboxes = self._inboxes
         target: dict[str, Any] = {"rows": self._rows} if inboxes is None else {"inboxes": inboxes.addresses}
         self._launch["send_sums"](
