@@ -5,15 +5,16 @@
 
 A world is a number of processes with one device each, and with equally many environments each. Variants of a world are
 
-- `fused`: fused kernels, which need one shard for each process;
+- `fused`: fused kernels, which write gradients into each other's memory, with one shard for each process;
+- `fused.nccl`: the same, but NCCL exchanges the gradients;
 - `torch`: PyTorch operations, with one shard for each process, added in a fixed order;
-- `plain`: the same, added by an all-reduce in the order of the library.
+- `torch.plain`: the same, added by an all-reduce in the order of the library.
 
-In the world of one process `fused` and `torch` train without a process group. `torch.shards2.group` sends the numbers of two
-shards through NCCL (or gloo) to itself, and its `cost` is relative to `torch.shards2`, which does not. The cost of
-`torch.shards8` is that of 8 shards in one process. The share of exchanges is the time of all exchanges of an iteration by
-themselves over that of the iteration; the sum in fused kernels has none. `bits` is 1 if a training of all worlds, with 8
-shards, ends with equal weights.
+In the world of one process `fused` and `torch` train without a process group. `shards2.group` sends the numbers of two shards
+through NCCL (or gloo) to itself, and its `cost` is relative to `shards2`, which does not. The `cost` of 8 shards in one process
+is relative to one shard. The share of exchanges is the time of all exchanges of an iteration by themselves over that of the
+iteration; writes of fused kernels into the memory of other GPUs are not exchanges. `bits` is 1 if a training of all worlds,
+with 8 shards, ends with equal weights.
 
 Each world runs in processes of its own, which are killed when the limit is over. A variant that cannot be used is printed with
 the reason. The time for 10^12 steps follows from the speed; `--run-steps` measures that of so many steps in the largest world.
@@ -43,8 +44,6 @@ WORLDS = (1, 2, 4, 8)
 STEPS = 10**12  # whose time is computed
 SMALL = {"envs": 64, "steps": 16, "seconds": 0.2, "shards": 4}  # on a CPU
 LARGE = {"envs": 65_536, "steps": 32, "seconds": 1.0, "shards": 8}
-# {variant: the one to which its cost is relative}.
-COST_OF = {"torch.shards2.group": "torch.shards2", "torch.shards4": "torch", "torch.shards8": "torch"}
 Result = dict[str, Any]
 
 
@@ -82,8 +81,10 @@ def add_world(figures: Figures, world: int, results: dict[int, Result]) -> None:
         results: {world: its result} of the worlds so far.
     """
     variants = results[world]["variants"]
-    for name, reason in results[world]["missing"].items():
-        print(f"{world}.{name:<38} not measured: {reason}", flush=True)
+    missing = results[world]["missing"]
+    for reason in dict.fromkeys(missing.values()):
+        names = ", ".join(f"{world}.{name}" for name, other in missing.items() if other == reason)
+        print(f"not measured: {names}: {reason}", flush=True)
     for name, variant in variants.items():
         rate = rate_of(variant)
         seconds = statistics.median(variant["seconds"])
@@ -92,8 +93,8 @@ def add_world(figures: Figures, world: int, results: dict[int, Result]) -> None:
             details["efficiency"] = efficiency
         details |= {"exchanges": variant["exchanges"], "KB": variant["bytes"] / 1e3}
         details["exchange_share"] = variant["exchange_seconds"] / seconds
-        if COST_OF.get(name) in variants:
-            details["cost"] = cost_of(variant, variants[COST_OF[name]])
+        if world == 1 and (base := name.rpartition(".")[0]):
+            details["cost"] = cost_of(variant, variants[base])
         figures.add(f"{world}.{name}", rate / 1e6, "M steps/s", SOURCES, hours_for_1e12=STEPS / rate / 3600, **details)
 
 
@@ -110,8 +111,10 @@ def cost_of(variant: Result, other: Result) -> float:
 
 def efficiency_of(name: str, world: int, results: dict[int, Result]) -> float | None:
     """Returns the speed per process relative to that of one process; None for a variant that is in one world only."""
-    alone = results.get(1, {"variants": {}})["variants"].get("torch" if name == "plain" else name)
-    return rate_of(results[world]["variants"][name]) / (world * rate_of(alone)) if alone and "." not in name else None
+    alone = results.get(1, {"variants": {}})["variants"].get(name.partition(".")[0])
+    if alone is None or (world == 1 and "." in name):
+        return None
+    return rate_of(results[world]["variants"][name]) / (world * rate_of(alone))
 
 
 def add_bits(figures: Figures, results: dict[int, Result]) -> bool:
@@ -145,7 +148,7 @@ def print_summary(results: dict[int, Result]) -> None:
             rate, efficiency = rate_of(variant), efficiency_of(name, world, results)
             share = variant["exchange_seconds"] / statistics.median(variant["seconds"])
             rows.append([
-                f"{world}", name, f"{rate / 1e6:,.2f}", "-" if efficiency is None else f"{efficiency:.1%}",
+                f"{world}", name, f"{rate / 1e6:,.4g}", "-" if efficiency is None else f"{efficiency:.1%}",
                 f"{variant['exchanges']}", f"{share:.1%}", f"{STEPS / rate / 3600:,.2f} h",
             ])  # fmt: skip
     print_table(rows)

@@ -12,8 +12,8 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +69,7 @@ class Variant(NamedTuple):
     num_shards: int
     is_distributed: bool  # whether tensors go through the process group, in a world of one process, too
     is_deterministic: bool = True  # whether the shards are added in a fixed order
+    uses_inboxes: bool = True  # whether fused kernels write gradients into the memory of other GPUs, if they can
 
 
 class Recorder:
@@ -106,16 +107,37 @@ def list_variants(world: int, shards: int) -> list[Variant]:
     if world > 1:
         return [
             Variant("fused", True, world, True),
+            Variant("fused.nccl", True, world, True, uses_inboxes=False),
             Variant("torch", False, world, True),
-            Variant("plain", False, world, True, is_deterministic=False),
+            Variant("torch.plain", False, world, True, is_deterministic=False),
         ]
     return [
-        Variant("fused", True, 1, False),
-        Variant("torch", False, 1, False),
-        Variant("torch.shards2", False, 2, False),
-        Variant("torch.shards2.group", False, 2, True),
-        Variant(f"torch.shards{shards}", False, shards, False),
+        variant
+        for name, is_fused in (("fused", True), ("torch", False))
+        for variant in (
+            Variant(name, is_fused, 1, False),
+            Variant(f"{name}.shards2", is_fused, 2, False),
+            Variant(f"{name}.shards2.group", is_fused, 2, True),
+            Variant(f"{name}.shards{shards}", is_fused, shards, False),
+        )
     ]
+
+
+@contextmanager
+def inboxes_allowed(is_allowed: bool) -> Iterator[None]:
+    """Makes fused kernels exchange gradients by the process group in the block, unless `is_allowed`."""
+    if is_allowed:
+        yield
+        return
+    # Imported here because it imports the CUDA compiler, which a CPU does not need.
+    from gpuvec.learners.fused_ppo import fused_policy
+
+    original = fused_policy.make_inboxes
+    fused_policy.make_inboxes = lambda *_: "the benchmark measures the process group"
+    try:
+        yield
+    finally:
+        fused_policy.make_inboxes = original
 
 
 class Run:
@@ -139,7 +161,8 @@ class Run:
             env=settings.env, device=self.device, num_envs=settings.num_envs * joined.size, num_steps=settings.num_steps,
             total_steps=ENDLESS, fused=variant.is_fused,
         )  # fmt: skip
-        self.learner = stack.enter_context(open_learner({"all": self.args}, None, variant.num_shards, self.processes))
+        with inboxes_allowed(variant.uses_inboxes or not variant.is_fused or self.device == "cpu"):
+            self.learner = stack.enter_context(open_learner({"all": self.args}, None, variant.num_shards, self.processes))
         recorder = self.processes.recorder
         recorder.is_on = True
         self.learner.iterate()
