@@ -186,7 +186,7 @@ def measure_pbt(figures: Figures, num_agents: int, arguments: Any) -> None:
     from benchmarks.tools.measure import synchronize
     from gpuvec.learners.population.population_args import PopulationArgs
     from gpuvec.learners.population.population_training import train_population
-    from gpuvec.learners.population.search.population_based_training import Exploration, PBTArgs
+    from gpuvec.learners.population.search.population_based_training import Exploration, PBTArgs, PBTSchedule
     from gpuvec.learners.population.search.search_space import SearchParameter, sample_space, split_columns
     from gpuvec.learners.ppo import PPOArgs
 
@@ -195,7 +195,7 @@ def measure_pbt(figures: Figures, num_agents: int, arguments: Any) -> None:
     base = PPOArgs(env=f"gpuvec/{CARTPOLE}", device=arguments.device, fused=default_fused(arguments.device), **settings)
     parameters = tuple(SearchParameter(*each) for each in RANGES)  # type: ignore[arg-type]  # of its types
     values = sample_space(parameters, num_agents, "sobol", 0)
-    explore = Exploration(PBTArgs(base, parameters, num_agents, interval), values)
+    explore = Exploration(PBTArgs(base, parameters, num_agents, interval), PBTSchedule.initial(values))
     milliseconds = []
 
     def change(population: Any, results: Any) -> None:

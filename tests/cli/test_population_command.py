@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +18,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main  # imported after torch, which it needs
+from gpuvec.cli.population_run import PopulationProgress
+from gpuvec.learners.population import population_training
+from gpuvec.learners.population.batched.batched_population import BatchedPopulation
+from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.results.population_folder import load_population
 
 TINY = [
@@ -117,6 +125,78 @@ def test_sweep_trains_by_population_based_training(tmp_path: Path, capsys: pytes
         assert schedule["iterations"].tolist() == [1, 2]
         assert schedule["setting.learning_rate"].shape == (3, 4)
     assert load_population(path).args.num_agents == 4
+
+
+@pytest.fixture
+def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Returns a function that makes the process send itself a signal after some launches."""
+
+    def schedule(number: int, launches: int) -> None:
+        left = [launches]
+
+        def update(display: PopulationProgress, population: Any, results: Any) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), number)
+
+        monkeypatch.setattr(PopulationProgress, "update", update)
+
+    return schedule
+
+
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+def test_a_sweep_that_is_interrupted_continues_with_the_same_result(
+    sent: str, tmp_path: Path, interrupt_after: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sweep", "--param", "learning_rate", "log", "1e-4", "1e-2", "--trials", "4", "--reduction", "2"]
+    command += ["--halvings", "1", "--confirm", "2", "--confirmation-seeds", "3", "--total-steps", "192", *TINY]
+    assert main([*command, "--runs", str(tmp_path / "whole")]) == 0
+    number = signal.Signals[sent]
+    interrupt_after(number, 3)
+    capsys.readouterr()
+    assert main([*command, "--runs", str(tmp_path / "stopped")]) == 128 + number
+    (whole,), (path,) = ((tmp_path / name).iterdir() for name in ("whole", "stopped"))
+    assert f"stopped    in part 2 of 3; to continue: gpuvec sweep --resume {path}" in capsys.readouterr().out
+    assert main(["runs", str(tmp_path / "stopped")]) == 0
+    assert re.search(r"gpuvec/CartPole-v1 +sweep +4 trials +1/3 +none yet .* stopped", capsys.readouterr().out)
+    assert main([*({"SIGINT": ["sweep", "--resume"], "SIGTERM": ["resume"]}[sent]), str(path)]) == 0
+    assert main(["runs", str(tmp_path / "stopped")]) == 0
+    assert re.search(r"sweep +4 trials +3/3 +5\.0 .* complete", capsys.readouterr().out)
+    assert (path / "sweep.json").read_text() == (whole / "sweep.json").read_text()
+    assert (path / "trials.npz").read_bytes() == (whole / "trials.npz").read_bytes()
+    assert main(["sweep", "--resume", str(path)]) == 1
+    assert main(["sweep", "--resume", str(tmp_path)]) == 1
+    errors = capsys.readouterr().err
+    assert "is complete: start another search" in errors
+    assert "is not the folder of a search: it has no sweep.json" in errors
+
+
+def test_populations_that_are_interrupted_continue(
+    tmp_path: Path, interrupt_after: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = ["train", "--population", "2", "--total-steps", "144", *TINY]
+    pbt = ["sweep", "--param", "learning_rate", "log", "1e-4", "1e-2", "--trials", "4", "--pbt", "1", *training[3:]]
+    for command, name in ((training, "resume"), (pbt, "sweep --resume")):
+        interrupt_after(signal.SIGINT, 2)
+        runs = tmp_path / command[0]
+        assert main([*command, "--runs", str(runs)]) == 128 + signal.SIGINT
+        (path,) = runs.iterdir()
+        assert f"after 2 of 3 iterations; to continue: gpuvec {name} {path}" in capsys.readouterr().out
+        assert main([*name.split(), str(path)]) == 0
+        assert load_population(path).history.steps.tolist() == [48, 96, 144]
+
+
+def test_a_population_that_is_interrupted_before_its_first_iteration_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(args: PopulationArgs) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return BatchedPopulation(args)
+
+    monkeypatch.setattr(population_training, "make_population", interrupted)
+    assert main(["train", "--population", "2", "--runs", str(tmp_path), *TINY]) == 128 + signal.SIGINT
+    assert "before the first iteration: there is nothing to save" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
 
 
 def test_sweep_refuses_a_wrong_search(capsys: pytest.CaptureFixture[str]) -> None:

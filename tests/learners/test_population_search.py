@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.config.ppo_config import PPOArgs  # imported after torch, which it needs
+from gpuvec.errors import CheckpointError, StateError  # imported after torch, which it needs
+from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
+from gpuvec.learners.population.search.pbt_folder import load_pbt, save_pbt
 from gpuvec.learners.population.search.population_based_training import (
     PBTArgs,
     PBTSchedule,
@@ -23,8 +26,11 @@ from gpuvec.learners.population.search.population_based_training import (
     population_based_training,
 )
 from gpuvec.learners.population.search.search_space import SearchParameter, require_search_space, sample_space
-from gpuvec.learners.population.search.sweep import SweepArgs, SweepResult, sweep
+from gpuvec.learners.population.search.sweep import Search, SweepResult, sweep
+from gpuvec.learners.population.search.sweep_args import SweepArgs
+from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
 from gpuvec.learners.population.state.agent_selection import select_agents
+from gpuvec.learners.runs.folder import RunFolder
 
 BASE = PPOArgs(
     env="gpuvec/CartPole-v1", device="cpu", num_envs=3, num_steps=16, num_iterations=4, num_minibatches=3, hidden=(8,),
@@ -61,10 +67,14 @@ def test_a_wrong_search_space_is_refused(parameters: list[SearchParameter], mess
         require_search_space(parameters, BASE)
 
 
+def searched_args() -> SweepArgs:
+    parameters = (RATE, GAMMA, SearchParameter("params.gravity", "linear", 5.0, 15.0))
+    return SweepArgs(BASE, parameters, 4, 2, halvings=1, reduction=2, num_confirmed=2, confirmation_seeds=3)
+
+
 @cache
 def searched() -> SweepResult:
-    parameters = (RATE, GAMMA, SearchParameter("params.gravity", "linear", 5.0, 15.0))
-    return sweep(SweepArgs(BASE, parameters, 4, 2, halvings=1, reduction=2, num_confirmed=2, confirmation_seeds=3))
+    return sweep(searched_args())
 
 
 def test_the_worse_trials_end_early_and_the_better_ones_are_confirmed_on_fresh_seeds() -> None:
@@ -80,6 +90,70 @@ def test_the_worse_trials_end_early_and_the_better_ones_are_confirmed_on_fresh_s
     first = result.confirmed_trials.index(best.trial) * 3
     agent = result.confirmed.args.agent(first)
     assert (agent.learning_rate, agent.gamma, agent.params["gravity"]) == tuple(result.best.values())
+
+
+class StopAfter:
+    """Stops a search after some launches.
+
+    Args:
+        launches: their number.
+    """
+
+    def __init__(self, launches: int) -> None:
+        self._left = launches
+
+    def __call__(self) -> bool:
+        """Returns whether the search stops, before the next launch."""
+        self._left -= 1
+        return self._left < 0
+
+
+@pytest.mark.parametrize("launches", [0, 1, 2, 3, 4, 7])  # of 2 in each of two parts, and of 4 in the confirmation
+def test_a_search_that_is_stopped_continues_from_its_folder_with_the_same_numbers(launches: int, tmp_path: Path) -> None:
+    whole, search = searched(), Search(searched_args())
+    writer = SweepWriter(tmp_path, searched_args())
+    assert search.run(should_stop=StopAfter(launches), on_finished_part=writer.save_progress) is None
+    writer.save_progress(search.progress)
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    with RunFolder(path) as folder:
+        folder.lock()
+        args, progress = load_sweep(folder)
+        assert progress.part == min(launches // 2, 2)
+        assert (progress.history is None) == (launches in {0, 2, 4})
+        result = Search(args, progress).run()
+        assert result is not None
+        SweepWriter(tmp_path, args, folder).save_result(result, {})
+        with pytest.raises(StateError, match="is complete"):
+            load_sweep(folder)
+    assert not (path / "progress.pt").exists()
+    assert result_record(result) == result_record(whole)
+    np.testing.assert_array_equal(result.scores, whole.scores)
+    np.testing.assert_array_equal(result.rungs, whole.rungs)
+    for name, column in result.confirmed.history.metrics.items():
+        np.testing.assert_array_equal(column, whole.confirmed.history.metrics[name])
+    for name, x in result.confirmed.state["tensors"]["parameters"].items():
+        assert torch.equal(x, whole.confirmed.state["tensors"]["parameters"][name])
+
+
+def test_a_damaged_search_is_refused(tmp_path: Path) -> None:
+    search = Search(searched_args())
+    writer = SweepWriter(tmp_path, searched_args())
+    assert search.run(should_stop=StopAfter(1)) is None
+    for changes, message in (
+        ({"part": 3}, "part must be a number from 0 to 2"),
+        ({"trials": [0, 0]}, "trials must be different numbers from 0 to 3"),
+        ({"trials": [4]}, "trials must be different numbers from 0 to 3"),
+        ({"scores": np.zeros(5)}, "arrays.score must have a number for each of the 4 trials"),
+        ({"state": {"tensors": {}}}, "lacks env, iteration"),
+    ):
+        writer.save_progress(replace(search.progress, **changes))
+        with pytest.raises(CheckpointError, match=message):
+            load_sweep(writer.open())
+    writer.open().write("sweep.json", b'{"base": 3}')
+    with pytest.raises(CheckpointError, match=r"sweep.json is damaged: sweep.json lacks parameters"):
+        load_sweep(writer.open())
+    writer.close()
 
 
 def test_trials_that_continue_are_as_if_they_had_never_been_interrupted() -> None:
@@ -117,7 +191,7 @@ def test_the_lineage_of_an_agent_leads_through_the_agents_it_copied() -> None:
     assert settings["learning_rate"].tolist() == [2.0, 1.6, 1.28]
 
 
-def test_population_based_training_changes_settings_as_its_schedule_says() -> None:
+def test_population_based_training_changes_settings_as_its_schedule_says(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     def after_launch(population: Any, results: Any) -> None:
@@ -144,6 +218,16 @@ def test_population_based_training_changes_settings_as_its_schedule_says() -> No
     for name, x in again.state["tensors"]["parameters"].items():
         assert torch.equal(x, result.state["tensors"]["parameters"][name])
     assert len(seen) == 3
+    # Stopped after the first change, and continued from its folder.
+    begun = population_based_training(args, should_stop=StopAfter(1))
+    assert begun.schedule.iterations.tolist() == [2]
+    loaded_args, loaded = load_pbt(save_pbt(tmp_path, args, begun))
+    continued = population_based_training(loaded_args, begun=loaded)
+    np.testing.assert_array_equal(continued.schedule.sources, schedule.sources)
+    np.testing.assert_array_equal(continued.schedule.settings["learning_rate"], rates)
+    np.testing.assert_array_equal(continued.result.history.metrics["return"], result.history.metrics["return"])
+    for name, x in continued.result.state["tensors"]["parameters"].items():
+        assert torch.equal(x, result.state["tensors"]["parameters"][name])
 
 
 @pytest.mark.parametrize(

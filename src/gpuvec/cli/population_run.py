@@ -95,15 +95,18 @@ def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Pat
         f"PPO on {base.env}, {args.num_agents:,} agents with {base.num_envs} environments each on {base.device}, seeds "
         f"{args.seeds[0]} to {args.seeds[-1]}"
     )
-    with deferred_signals() as received_signal, Progress(title, base.iterations) as progress:
-        display = PopulationProgress(progress, args, Clock())
-        result = train_population(
-            args, display.update, state, on_phase=progress.wait_for, should_stop=lambda: received_signal() != 0
-        )
-    path = write(result)
+    with deferred_signals() as received_signal:
+        with Progress(title, base.iterations) as progress:
+            display = PopulationProgress(progress, args, Clock())
+            result = train_population(
+                args, display.update, state, on_phase=progress.wait_for, should_stop=lambda: received_signal() != 0
+            )
+        iteration = result.state["iteration"]
+        if iteration == 0:
+            return nothing_to_save(received_signal())
+        path = write(result)
     print_population(result.history, num_best)
     print(f"trained by {result.path}")
-    iteration = result.state["iteration"]
     if iteration < base.iterations:
         print(f"stopped    after {iteration} of {base.iterations} iterations; to continue: gpuvec resume {path}")
         return 128 + received_signal()
@@ -111,6 +114,16 @@ def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Pat
         print(f"best       gpuvec eval {folder}")
     print(f"population {path}")
     return 0
+
+
+def nothing_to_save(number: int) -> int:
+    """Prints that a training was stopped before its first iteration, and returns the exit status.
+
+    Args:
+        number: that of the signal that ended it.
+    """
+    print("stopped    before the first iteration: there is nothing to save")
+    return 128 + number
 
 
 def base_settings(settings: TrainingArgs) -> PPOArgs:

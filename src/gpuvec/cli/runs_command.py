@@ -19,7 +19,9 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
     """List the training runs in a folder with their results, the newest last.
 
     The return is that of the evaluation at the end, or of the last episodes in training if the run is not complete.
-    The state is running, stopped (`gpuvec resume` continues it), complete, or damaged.
+    The state is running, stopped (`gpuvec resume` continues it), complete, or damaged. A population has its number of agents in
+    place of a seed, and the mean of their returns. A search has its number of trials, its parts in place of iterations, and the
+    return of the best settings on fresh seeds.
 
     Args:
         folder: the folder that contains the run folders.

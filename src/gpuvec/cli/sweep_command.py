@@ -4,27 +4,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from gpuvec.cli.compare_command import estimate_text
 from gpuvec.cli.env_lookup import find_env_spec
-from gpuvec.cli.population_run import Clock, PopulationProgress, base_settings
-from gpuvec.cli.population_table import print_population
-from gpuvec.cli.progress import Progress, waiting
-from gpuvec.cli.text_table import print_table
-from gpuvec.errors import MissingExtraError
+from gpuvec.cli.pbt_run import is_pbt, new_pbt, resume_pbt
+from gpuvec.cli.population_run import base_settings
+from gpuvec.cli.progress import waiting
+from gpuvec.cli.sweep_run import new_sweep, resume_sweep
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, SearchParameter
-
-if TYPE_CHECKING:
-    from gpuvec.learners.population.search.population_based_training import PBTArgs
-    from gpuvec.learners.population.search.sweep import SweepArgs, SweepResult
+from gpuvec.learners.population.search.search_space import SearchParameter
+from gpuvec.learners.population.search.sweep_args import SweepArgs
+from gpuvec.learners.runs.records import SWEEP
 
 Ranges = Annotated[tuple[tuple[str, Literal["log", "linear"], float, float], ...], tyro.conf.UseAppendAction]
-MAX_LINEAGE_ROWS = 12
+
+
+def is_search(path: Path) -> bool:
+    """Returns whether a folder is that of a search or of population-based training.
+
+    Args:
+        path: the path of the folder.
+    """
+    return is_pbt(path) or (path / SWEEP).is_file()
+
+
+def resume_search(path: Path, total_steps: int | None, trust: bool) -> int:
+    """Continues a search, or population-based training, that was stopped.
+
+    Args:
+        path: its folder.
+        total_steps: a new total number of environment steps, which is refused; None for that of the settings.
+        trust: whether the module that it names for its environment may be imported, which runs the module's code.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it is of something else.
+        StateError: it is complete.
+        CheckpointError: a file is damaged, or the module of the environment is not trusted.
+        ValueError: there is a new total number of steps.
+    """
+    if total_steps is not None:
+        raise ValueError(f"{path} is of a search, whose parts depend on the number of steps: give no --total-steps.")
+    return resume_pbt(path, trust) if is_pbt(path) else resume_sweep(path, trust)
 
 
 def sweep(
@@ -39,11 +62,14 @@ def sweep(
     confirmation_seeds: int = 10,
     pbt: int = 0,
     runs: Path = Path("runs"),
+    resume: Path | None = None,
+    trust: bool = False,
 ) -> int:
     """Search for good settings of PPO, with all trials trained at once.
 
     After a part of the training the better trials continue and the others end. The best ones are trained again on fresh seeds,
-    whose returns are printed as interquartile means with 95 % bootstrap intervals.
+    whose returns are printed as interquartile means with 95 % bootstrap intervals. Ctrl-C and SIGTERM end the search after the
+    running launch, and save where it continues.
 
     Args:
         settings: the settings that all trials share. total_steps and num_envs are those of one trial.
@@ -59,157 +85,22 @@ def sweep(
         pbt: if above 0, train by population-based training instead: every so many iterations the worst agents copy the best
             ones, with settings that are perturbed.
         runs: the folder in which the folder of the search is created.
+        resume: the folder of a search, or of population-based training, that was stopped, which continues with its settings.
+        trust: with --resume, import the Python module that the folder names for its environment. Importing runs its code.
     """
+    if resume is not None:
+        if param:
+            raise ValueError("--resume continues with the settings of the folder: give no --param.")
+        return resume_search(resume, None, trust)
     find_env_spec(settings.env)
     parameters = tuple(SearchParameter(*each) for each in param)
     base = base_settings(settings)
     with waiting("loading PyTorch"):
+        from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.population.search.population_based_training import PBTArgs
-        from gpuvec.learners.population.search.sweep import SweepArgs
 
     if pbt:
-        return run_pbt(PBTArgs(base, parameters, trials, pbt), runs)
+        return new_pbt(PBTArgs(base, parameters, trials, pbt), runs)
     args = SweepArgs(base, parameters, trials, seeds, sampler, halvings, reduction, confirm, confirmation_seeds)
-    return run_sweep(args, runs)
-
-
-class PartsProgress:
-    """Shows the parts of a search one after the other.
-
-    Args:
-        title: what is searched.
-    """
-
-    def __init__(self, title: str) -> None:
-        self._title, self._text, self._clock = title, "", Clock()
-        self._progress: Progress | None = None
-
-    def begin(self, text: str) -> None:
-        """Ends the display of the part before, and begins that of another one.
-
-        Args:
-            text: what the part does.
-        """
-        self.end()
-        self._text, self._clock = text, Clock()
-
-    def update(self, population: object, results: object) -> None:
-        """Shows the numbers of a launch, as `PopulationProgress.update`.
-
-        Args:
-            population: the population.
-            results: (I, M, P): the numbers of the launch.
-        """
-        args: PopulationArgs = population.args  # type: ignore[attr-defined]  # a population, whose module imports torch
-        if self._progress is None:
-            self._progress = Progress(f"{self._title}: {self._text}", args.base.iterations).__enter__()
-            self._display = PopulationProgress(self._progress, args, self._clock)
-        self._display.update(population, results)  # type: ignore[arg-type]  # of the same kind
-
-    def end(self) -> None:
-        """Ends the display of the last part."""
-        if self._progress is not None:
-            self._progress.__exit__(None, None, None)
-            self._progress = None
-
-
-def run_sweep(args: SweepArgs, runs: Path) -> int:
-    """Searches, prints the best settings, and writes the folder of the search.
-
-    Args:
-        args: the settings of the search.
-        runs: the folder in which the folder is created.
-    """
-    from gpuvec.learners.population.search.sweep import sweep as search
-    from gpuvec.learners.population.search.sweep_folder import save_sweep
-
-    progress = PartsProgress(f"{args.num_trials:,} trials of PPO on {args.base.env}")
-    try:
-        result = search(args, progress.update, progress.begin)
-    finally:
-        progress.end()
-    path = save_sweep(runs, result, _picture(result))
-    print_sweep(result)
-    print(f"search     {path}")
-    return 0
-
-
-def _picture(result: SweepResult) -> bytes | None:
-    """Returns a PNG file of the trials; None, with a message, where matplotlib is not installed."""
-    from gpuvec.cli.population_png import draw_trials
-
-    try:
-        return draw_trials(result.values, result.scores, result.args.base.env)
-    except MissingExtraError as error:
-        print(f"picture    none: {error}")
-        return None
-
-
-def print_sweep(result: SweepResult) -> None:
-    """Prints the confirmed trials, and the command that trains with the best settings.
-
-    Args:
-        result: the result of the search.
-    """
-    heading = ("trial", *result.values, "score", f"on {result.args.confirmation_seeds} fresh seeds")
-    rows = [
-        (
-            str(each.trial),
-            *(f"{column[each.trial]:.4g}" for column in result.values.values()),
-            f"{result.scores[each.trial]:.4g}",
-            estimate_text(each.estimate),
-        )
-        for each in result.confirmations
-    ]
-    print_table([heading, *rows])
-    print(f"best       {train_command(result)}")
-
-
-def train_command(result: SweepResult) -> str:
-    """Returns the command that trains one policy with the best settings.
-
-    Args:
-        result: the result of the search.
-    """
-    base, best = result.confirmed.args.base, result.best
-    shared = {"num_envs": base.num_envs, "num_steps": base.num_steps, "total_steps": base.total_steps}
-    own = {name: f"{value:.6g}" for name, value in best.items() if not name.startswith(PARAMS_PREFIX)}
-    options = [f"--{name.replace('_', '-')} {value}" for name, value in {**shared, **own}.items()]
-    params = {name: value for name, value in base.params.items() if f"{PARAMS_PREFIX}{name}" not in best}
-    params |= {name.removeprefix(PARAMS_PREFIX): value for name, value in best.items() if name.startswith(PARAMS_PREFIX)}
-    if params:
-        options.append("--params " + " ".join(f"{name} {value:.6g}" for name, value in params.items()))
-    return " ".join(["gpuvec train", f"--env {base.env}", *options])
-
-
-def run_pbt(args: PBTArgs, runs: Path) -> int:
-    """Trains by population-based training, prints the best agent with its schedule, and writes the folder of the population.
-
-    Args:
-        args: the settings.
-        runs: the folder in which the folder is created.
-    """
-    from gpuvec.learners.population.search.population_based_training import population_based_training
-    from gpuvec.learners.population.search.sweep_folder import save_pbt
-
-    progress = PartsProgress(f"population-based training on {args.base.env}")
-    progress.begin(f"{args.num_agents:,} agents, a change every {args.interval} iterations")
-    try:
-        trained = population_based_training(replace(args), progress.update)
-    finally:
-        progress.end()
-    path = save_pbt(runs, trained)
-    result, schedule = trained.result, trained.schedule
-    print_population(result.history, 3)
-    best = result.best(1)
-    if best:
-        agents, values = schedule.lineage(best[0])
-        iterations = [0, *schedule.iterations.tolist()]
-        stride = max(1, -(-len(iterations) // MAX_LINEAGE_ROWS))
-        rows = [
-            (f"from iteration {iterations[k]}", str(agents[k]), *(f"{column[k]:.4g}" for column in values.values()))
-            for k in range(0, len(iterations), stride)
-        ]
-        print_table([("schedule of the best", "agent", *values), *rows])
-    print(f"population {path}")
-    return 0
+    resolved = PopulationArgs(base).resolved(str(parse_device(base.device)))
+    return new_sweep(replace(args, base=resolved.base), runs)

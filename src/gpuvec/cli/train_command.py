@@ -15,6 +15,7 @@ from gpuvec.cli.population_run import base_settings, is_population, new_populati
 from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.scale_choice import choose_scale
+from gpuvec.cli.sweep_command import is_search, resume_search
 from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
 from gpuvec.cli.training_run import run_training
 from gpuvec.errors import StateError
@@ -196,8 +197,8 @@ def resume(
     start_on_gpus(start, "cuda")
     live = live_settings(watch, watch_rows)
     require_packages(log)
-    if is_population(run):
-        return resume_population(run, total_steps, trust)
+    if is_search(run) or is_population(run):
+        return (resume_search if is_search(run) else resume_population)(run, total_steps, trust)
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest
         from gpuvec.learners.runs.folder import RunFolder

@@ -69,6 +69,15 @@ def args_from_dict(values: Mapping[str, Any]) -> TrainingArgs:
     return args_class(values["algorithm"])(**settings)
 
 
+def args_from_json(values: Mapping[str, Any]) -> TrainingArgs:
+    """Returns the settings that `args_to_dict` turned into `values`, which JSON contained: it has lists in place of tuples.
+
+    Raises:
+        ValueError: there is no algorithm of that name, or a value is out of its range.
+    """
+    return args_from_dict({name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
 def policy_class(args: TrainingArgs) -> Any:
     """Imports and returns the class of the policies that learn with the settings `args`."""
     return _import_object(ALGORITHMS[algorithm_name(args)].policy_class)

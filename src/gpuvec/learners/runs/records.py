@@ -8,6 +8,8 @@ from typing import Any
 
 SETTINGS, VERSIONS, METRICS, RESULT = "args.json", "versions.json", "metrics.jsonl", "result.json"
 POPULATION, POPULATION_HISTORY, POPULATION_STATE = "population.json", "population.npz", "population.pt"
+PBT = "pbt.json"  # of a population whose settings change: what changes, and how often
+SWEEP = "sweep.json"  # of a search: its settings and, at the end, its result
 PROCESSES = "processes.json"  # of a run of several shards: the processes, the shards, and what torchrun calls itself
 FAILURE = "failure.html"  # the replay of a number that was not finite
 STOPPED = "on_iteration"  # as "ended_by" of a result: the caller of `training.train` stopped it before its time

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, POPULATION, RESULT, SETTINGS, STOPPED, parse_json
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, POPULATION, RESULT, SETTINGS, STOPPED, SWEEP, parse_json
 
 TAIL_BYTES = 1 << 16  # the number of bytes at the end of metrics.jsonl in which the last metrics are searched
 
@@ -51,6 +51,8 @@ def summarize_runs(folder: Path) -> Iterator[RunSummary]:
                 summaries.append(summarize_run(run))
             elif POPULATION in names:
                 summaries.append(summarize_population(run))
+            elif SWEEP in names:
+                summaries.append(summarize_sweep(run))
     yield from sorted(summaries, key=lambda summary: (summary.modification_time, summary.path.name))
 
 
@@ -100,6 +102,30 @@ def summarize_population(run: RunFolder) -> RunSummary:
         mean_return=finite_number(record, "mean_return"),
         modification_time=run.modification_time(POPULATION),
         state="running" if run.is_locked() else "complete" if is_complete else "stopped" if settings else "damaged",
+    )
+
+
+def summarize_sweep(run: RunFolder) -> RunSummary:
+    """Summarises the folder of a search: its iterations are its parts, its return that of the best settings on fresh seeds.
+
+    Args:
+        run: the folder.
+    """
+    record = read_record(run, SWEEP)
+    base, parts, confirmations = (record.get(name) for name in ("base", "parts", "confirmations"))
+    settings = base if isinstance(base, dict) else {}
+    best = confirmations[0] if isinstance(confirmations, list) and confirmations else {}
+    finished, num_trials = finite_number(record, "finished_parts"), finite_number(record, "num_trials")
+    return RunSummary(
+        path=run.path,
+        env=str(settings.get("env", "?"))[:80],
+        algorithm=algorithm_in_name(run.path),
+        seed="?" if math.isnan(num_trials) else f"{num_trials:.0f} trials",
+        iteration=0 if math.isnan(finished) else int(finished),
+        num_iterations=len(parts) + 1 if isinstance(parts, list) else 0,
+        mean_return=finite_number(best, "interquartile_mean") if isinstance(best, dict) else math.nan,
+        modification_time=run.modification_time(SWEEP),
+        state="running" if run.is_locked() else "complete" if best else "stopped" if settings else "damaged",
     )
 
 

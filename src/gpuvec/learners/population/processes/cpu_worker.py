@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpuvec.learners.algorithms import args_from_dict, args_to_dict
+from gpuvec.learners.algorithms import args_from_json, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -39,8 +39,7 @@ def args_from_message(message: Message) -> PopulationArgs:
         message: the result of `args_to_message`.
     """
     values = message.values
-    # JSON has lists in place of tuples.
-    base = args_from_dict({name: tuple(x) if isinstance(x, list) else x for name, x in values["base"].items()})
+    base = args_from_json(values["base"])
     assert isinstance(base, PPOArgs), "the algorithm is PPO"
     return PopulationArgs(base, len(values["seeds"]), tuple(values["seeds"]), values["settings"], values["params"])
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.algorithms import args_from_dict, args_to_dict
+from gpuvec.learners.algorithms import args_from_json, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.results.population_history import (
@@ -98,13 +98,15 @@ def save_agent(path: Path, result: PopulationResult, k: int) -> None:
     """Writes the run folder of an agent, which `gpuvec eval`, `watch`, `export`, `plot` and `resume` take.
 
     Args:
-        path: the path of the folder, which is created.
+        path: the path of the folder, which is created, in place of one that is there.
         result: the result of the training.
         k: the number of the agent.
 
     Raises:
         RunWriteError: a file cannot be written.
     """
+    if path.exists() and not path.is_symlink():
+        shutil.rmtree(path)
     path.mkdir()
     folder = RunFolder(path)
     folder.write(VERSIONS, to_json(collect_versions()))
@@ -154,7 +156,7 @@ def load_population(path: Path | str) -> SavedPopulation:
             raise CheckpointError(f"{folder.path / POPULATION} is not of a population that learns by PPO.")
         with folder.open(POPULATION_STATE) as file:
             try:
-                state = _require_state(load_tensors(file))
+                state = require_state(load_tensors(file))
                 require_settings(base, "base")
                 args = _population_args(base, history)
             except (CheckpointError, ValueError) as error:
@@ -163,15 +165,21 @@ def load_population(path: Path | str) -> SavedPopulation:
 
 
 def _population_args(base: dict[str, Any], history: PopulationHistory) -> PopulationArgs:
-    # JSON has lists in place of tuples.
-    args = args_from_dict({name: tuple(value) if isinstance(value, list) else value for name, value in base.items()})
+    args = args_from_json(base)
     assert isinstance(args, PPOArgs), "the algorithm is PPO"
     columns = ({name: column.tolist() for name, column in group.items()} for group in (history.settings, history.params))
     return PopulationArgs(args, history.num_agents, tuple(history.seeds.tolist()), *columns)
 
 
-def _require_state(state: object) -> dict[str, Any]:
-    """Returns the same object; raises CheckpointError unless it has the parts of a state."""
+def require_state(state: object) -> dict[str, Any]:
+    """Returns the same object if it has the parts of the state of a population.
+
+    Args:
+        state: what the file contained.
+
+    Raises:
+        CheckpointError: it is something else.
+    """
     parts = require_mapping(state, "the state")
     require_keys(parts, ("tensors", "env", "iteration"), "", exact=True)
     require_tensors(require_mapping(parts["tensors"], "tensors"), "tensors")

@@ -114,6 +114,19 @@ def read_history(file: IO[bytes], name: str) -> PopulationHistory:
             arrays = {key: saved[key] for key in saved.files}
     except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{name} is damaged: it is not an npz file of arrays ({error}).") from error
+    return history_from_arrays(arrays, name)
+
+
+def history_from_arrays(arrays: dict[str, NDArray[Any]], name: str) -> PopulationHistory:
+    """Returns the history that has the arrays of a file that anybody may have written.
+
+    Args:
+        arrays: {name: array}, as `PopulationHistory.arrays` returns them.
+        name: what messages call the file.
+
+    Raises:
+        CheckpointError: they are not those of the history of a population.
+    """
     try:
         return _parse(arrays)
     except (KeyError, ValueError) as error:

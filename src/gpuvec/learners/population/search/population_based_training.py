@@ -8,7 +8,7 @@ Letters: P agents, V changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -78,6 +78,17 @@ class PBTSchedule(NamedTuple):
     settings: dict[str, FloatArray]
     """{setting: (V + 1, P)}: the first values, and those after each change."""
 
+    @classmethod
+    def initial(cls, values: dict[str, FloatArray]) -> PBTSchedule:
+        """Returns that of a new training.
+
+        Args:
+            values: {setting: (P,)}: the first values.
+        """
+        num_agents = len(next(iter(values.values())))
+        settings = {name: column[np.newaxis] for name, column in values.items()}
+        return cls(np.zeros(0, np.int64), np.zeros((0, num_agents), np.int64), settings)
+
     def lineage(self, k: int) -> tuple[list[int], dict[str, FloatArray]]:
         """Returns the agents in which the parameters of agent `k` were, and {setting: values}, both (V + 1,).
 
@@ -106,14 +117,15 @@ class Exploration:
 
     Args:
         args: the settings.
-        values: {setting: (P,)}: the first values.
+        schedule: what changed before.
     """
 
-    def __init__(self, args: PBTArgs, values: dict[str, FloatArray]) -> None:
+    def __init__(self, args: PBTArgs, schedule: PBTSchedule) -> None:
         self._args = args
-        self._iterations: list[int] = []
-        self._sources: list[NDArray[np.int64]] = []
-        self._values = [values]
+        self._iterations = schedule.iterations.tolist()
+        self._sources = list(schedule.sources)
+        rows = range(len(self._iterations) + 1)
+        self._values = [{name: column[k] for name, column in schedule.settings.items()} for k in rows]
 
     def __call__(self, population: PopulationPath, results: NDArray[np.float32]) -> None:
         """Changes the worst agents, if the training continues.
@@ -145,7 +157,7 @@ class Exploration:
 
     def schedule(self) -> PBTSchedule:
         """Returns what changed so far."""
-        sources = np.array(self._sources, np.int64).reshape(len(self._sources), -1)
+        sources = np.array(self._sources, np.int64).reshape(len(self._sources), self._args.num_agents)
         settings = {name: np.stack([values[name] for values in self._values]) for name in self._values[0]}
         return PBTSchedule(np.array(self._iterations, np.int64), sources, settings)
 
@@ -178,28 +190,42 @@ def choose_sources(scores: FloatArray, fraction: float, rng: np.random.Generator
     return source
 
 
-def population_based_training(args: PBTArgs, on_launch: OnLaunch | None = None, on_phase: OnPhase | None = None) -> PBTResult:
+def population_based_training(
+    args: PBTArgs,
+    on_launch: OnLaunch | None = None,
+    on_phase: OnPhase | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    begun: PBTResult | None = None,
+) -> PBTResult:
     """Trains a population whose settings change while it learns.
 
     Args:
         args: the settings.
         on_launch: called with the population and the numbers of each launch, before agents change.
         on_phase: as in `train_population`.
+        should_stop: called before each launch; returns whether the training ends, to continue later from its result.
+        begun: the result of a training with the same settings that was stopped, which continues bit for bit.
 
     Raises:
-        ValueError, TypeError, DeviceError: settings or a device that do not fit.
+        ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
         OutOfMemoryError: the agents do not fit into the memory that is free.
     """
-    values = sample_space(args.parameters, args.num_agents, "sobol", args.base.seed)
-    settings, params = split_columns(values)
-    base = replace(args.base, anneal_lr=False)
-    exploration = Exploration(args, values)
+    if begun is None:
+        schedule = PBTSchedule.initial(sample_space(args.parameters, args.num_agents, "sobol", args.base.seed))
+    else:
+        schedule = begun.schedule
+    exploration = Exploration(args, schedule)
     observers: Sequence[OnLaunch] = (exploration,) if on_launch is None else (on_launch, exploration)
 
     def after_launch(population: PopulationPath, results: NDArray[np.float32]) -> None:
         for observer in observers:
             observer(population, results)
 
-    population_args = PopulationArgs(base, args.num_agents, (), settings, params)
-    result = train_population(population_args, after_launch, on_phase=on_phase, iterations_per_launch=args.interval)
+    first_values = {name: column[0] for name, column in schedule.settings.items()}
+    base = replace(args.base, anneal_lr=False)
+    population_args = PopulationArgs(base, args.num_agents, (), *split_columns(first_values))
+    state = None if begun is None else begun.result.state
+    result = train_population(population_args, after_launch, state, on_phase, args.interval, should_stop)
+    if begun is not None:
+        result = result._replace(history=begun.result.history.continued_by(result.history))
     return PBTResult(result, exploration.schedule())

@@ -8,78 +8,25 @@ Letters: N trials, S seeds of a trial.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.population.population_args import NUM_ENVS, PopulationArgs
+from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import OnLaunch, train_population
+from gpuvec.learners.population.results.population_history import PopulationHistory
 from gpuvec.learners.population.results.population_result import PopulationResult
-from gpuvec.learners.population.search.search_space import (
-    SamplerName,
-    SearchParameter,
-    require_search_space,
-    sample_space,
-    split_columns,
-)
+from gpuvec.learners.population.search.search_space import sample_space, split_columns
+from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.state.agent_selection import select_agents
 from gpuvec.learners.runs.seed_statistics import Estimate, estimate
 from gpuvec.learners.wait_reports import OnPhase
 
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class SweepArgs:
-    """The settings of a search.
-
-    Raises:
-        ValueError: a value out of its range; the message names it and what is allowed.
-    """
-
-    base: PPOArgs = field(default_factory=PPOArgs)
-    """The settings that all trials share. `num_envs` and `total_steps` are those of one agent."""
-    parameters: tuple[SearchParameter, ...] = ()
-    """The settings that are varied."""
-    num_trials: int = 64
-    """Number of trials, N."""
-    num_seeds: int = 1
-    """Number of seeds of each trial, S, which are the same for all trials."""
-    sampler: SamplerName = "sobol"
-    """How trials are drawn."""
-    halvings: int = 2
-    """How often the worse trials end; 0 to train all of them to the end."""
-    reduction: int = 4
-    """The factor by which the number of trials decreases, and the length of their training increases."""
-    num_confirmed: int = 3
-    """Number of the best trials that are trained again, from the beginning, on fresh seeds."""
-    confirmation_seeds: int = 10
-    """Number of these seeds."""
-
-    def __post_init__(self) -> None:
-        minima = {"num_trials": 1, "num_seeds": 1, "halvings": 0, "reduction": 2, "num_confirmed": 1, "confirmation_seeds": 1}
-        for name, minimum in minima.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-                raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
-        if self.sampler not in ("sobol", "random"):
-            raise ValueError(f"sampler must be sobol or random, got {self.sampler!r}.")
-        require_search_space(self.parameters, self.base)
-
-    @property
-    def rungs(self) -> list[tuple[int, int]]:
-        """The parts of the training: the number of trials in each, and the iteration after which it ends."""
-        base = replace(self.base, num_envs=self.base.num_envs or NUM_ENVS).resolved("cpu")
-        parts = []
-        for k in range(self.halvings + 1):
-            trials = max(min(self.num_confirmed, self.num_trials), self.num_trials // self.reduction**k)
-            parts.append((trials, math.ceil(base.iterations / self.reduction ** (self.halvings - k))))
-        return parts
 
 
 class Confirmation(NamedTuple):
@@ -116,6 +63,149 @@ class SweepResult(NamedTuple):
         return {name: float(column[self.confirmations[0].trial]) for name, column in self.values.items()}
 
 
+@dataclass
+class SweepProgress:
+    """How far a search has come, from which it continues."""
+
+    values: dict[str, FloatArray]
+    """{setting: (N,)}."""
+    scores: FloatArray
+    """(N,): as in `SweepResult`, of the parts that are finished; nan before."""
+    rungs: NDArray[np.int64]
+    """(N,): the number of the last finished part that a trial took, from 0; -1 for none."""
+    part: int
+    """The number of the part that continues; the confirmation is the last one."""
+    trials: list[int]
+    """The numbers of the trials that take it."""
+    state: Mapping[str, Any] | None = None
+    """The state of the population from which the part continues; None for a new one."""
+    history: PopulationHistory | None = None
+    """The numbers of the part so far; None before its first iteration."""
+
+    @classmethod
+    def initial(cls, args: SweepArgs) -> SweepProgress:
+        """Returns that of a new search.
+
+        Args:
+            args: the settings of the search.
+        """
+        count = args.num_trials
+        values = sample_space(args.parameters, count, args.sampler, args.base.seed)
+        return cls(values, np.full(count, np.nan), np.full(count, -1, np.int64), 0, list(range(count)))
+
+
+class Search:
+    """A search, part after part.
+
+    Args:
+        args: the settings of the search.
+        progress: that of a search with the same settings, which continues; None for a new one.
+    """
+
+    def __init__(self, args: SweepArgs, progress: SweepProgress | None = None) -> None:
+        self.args = args
+        self.progress = progress or SweepProgress.initial(args)
+
+    def run(
+        self,
+        on_launch: OnLaunch | None = None,
+        on_part: Callable[[str], None] | None = None,
+        on_phase: OnPhase | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_finished_part: Callable[[SweepProgress], None] | None = None,
+    ) -> SweepResult | None:
+        """Runs the search to its end, or until it is stopped; `progress` is then where it continues.
+
+        Args:
+            on_launch: called with the population and the numbers of each launch, as in `train_population`.
+            on_part: called with a text at the beginning of each part of the search.
+            on_phase: as in `train_population`.
+            should_stop: called before each launch; returns whether the search stops.
+            on_finished_part: called with the progress when a part is finished and another one follows.
+
+        Returns:
+            The result; None if the search was stopped.
+
+        Raises:
+            ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
+            OutOfMemoryError: the agents do not fit into the memory that is free.
+        """
+        parts = self.args.rungs
+        while True:
+            progress, is_confirmation = self.progress, self.progress.part == len(parts)
+            if on_part is not None:
+                on_part(self._title())
+            last_iteration = None if is_confirmation else parts[progress.part][1]
+            result = train_population(
+                self._population(), on_launch, progress.state, on_phase, should_stop=should_stop, last_iteration=last_iteration
+            )
+            if progress.history is not None:
+                result = result._replace(history=progress.history.continued_by(result.history))
+            if result.state["iteration"] < (last_iteration or result.args.base.iterations):
+                history = result.history if len(result.history.steps) else None
+                self.progress = replace(progress, state=result.state, history=history)
+                return None
+            if is_confirmation:
+                return self._result(result)
+            self.progress = self._next_part(result)
+            if on_finished_part is not None:
+                on_finished_part(self.progress)
+
+    def _title(self) -> str:
+        """Returns what the part does."""
+        trials, part = self.progress.trials, self.progress.part
+        if part < len(self.args.rungs):
+            return f"{len(trials):,} trials to iteration {self.args.rungs[part][1]:,}"
+        return f"the best {len(trials)} trials on {self.args.confirmation_seeds} fresh seeds"
+
+    def _population(self) -> PopulationArgs:
+        """Returns the population of the part, in which each trial has an agent with each seed."""
+        args, trials, base = self.args, self.progress.trials, self.args.base
+        first, count = base.seed, args.num_seeds
+        if self.progress.part == len(args.rungs):
+            first, count = first + count, args.confirmation_seeds
+        columns = {name: column[trials].repeat(count) for name, column in self.progress.values.items()}
+        params = {name: value for name, value in base.params.items() if f"params.{name}" not in columns}
+        seeds = tuple(range(first, first + count)) * len(trials)
+        population = PopulationArgs(replace(base, params=params), len(seeds), seeds, *split_columns(columns))
+        return population.resolved(str(parse_device(base.device)))
+
+    def _next_part(self, result: PopulationResult) -> SweepProgress:
+        """Returns the progress after a finished part, with which the better trials continue.
+
+        Args:
+            result: that of the part.
+        """
+        args, before, part = self.args, self.progress, self.progress.part + 1
+        scores, rungs = before.scores.copy(), before.rungs.copy()
+        # A trial has no score if one of its agents was stopped.
+        scores[before.trials] = result.history.final_returns().reshape(-1, args.num_seeds).mean(1)
+        rungs[before.trials] = before.part
+        is_search = part < len(args.rungs)
+        count = args.rungs[part][0] if is_search else args.num_confirmed
+        order = np.argsort(-np.nan_to_num(scores[before.trials], nan=-np.inf), kind="stable")[:count]
+        positions = sorted(int(k) for k in order)
+        trials, state = [before.trials[k] for k in positions], None
+        if is_search:
+            agents = [k * args.num_seeds + s for k in positions for s in range(args.num_seeds)]
+            _, state = select_agents(result.args, result.state, agents)
+        return SweepProgress(before.values, scores, rungs, part, trials, state)
+
+    def _result(self, confirmed: PopulationResult) -> SweepResult:
+        """Returns the result of the search.
+
+        Args:
+            confirmed: that of the confirmation.
+        """
+        progress = self.progress
+        returns = confirmed.history.final_returns().reshape(len(progress.trials), -1)
+        confirmations = [_confirmation(trial, own) for trial, own in zip(progress.trials, returns, strict=True)]
+        confirmations.sort(key=lambda each: -np.nan_to_num(each.estimate.value, nan=-np.inf))
+        return SweepResult(
+            self.args, progress.values, progress.scores, progress.rungs, confirmations, confirmed, progress.trials
+        )  # fmt: skip
+
+
 def sweep(
     args: SweepArgs,
     on_launch: OnLaunch | None = None,
@@ -134,53 +224,9 @@ def sweep(
         ValueError, TypeError, DeviceError: settings or a device that do not fit.
         OutOfMemoryError: the agents do not fit into the memory that is free.
     """
-    values = sample_space(args.parameters, args.num_trials, args.sampler, args.base.seed)
-    scores, rungs = np.full(args.num_trials, np.nan), np.zeros(args.num_trials, np.int64)
-    trials, state = list(range(args.num_trials)), dict[str, Any]()
-    population = _population_args(args, values, trials, range(args.base.seed, args.base.seed + args.num_seeds))
-    for rung, (count, last_iteration) in enumerate(args.rungs):
-        if rung:
-            trials, agents = _best_trials(trials, scores[trials], count, args.num_seeds)
-            population, state = select_agents(population, state, agents)
-        if on_part is not None:
-            on_part(f"{len(trials):,} trials to iteration {last_iteration:,}")
-        result = train_population(population, on_launch, state or None, on_phase, last_iteration=last_iteration)
-        state = dict(result.state)
-        scores[trials] = _trial_scores(result, args.num_seeds)
-        rungs[trials] = rung
-    confirmed_trials, _ = _best_trials(trials, scores[trials], args.num_confirmed, args.num_seeds)
-    first_seed = args.base.seed + args.num_seeds
-    if on_part is not None:
-        on_part(f"the best {len(confirmed_trials)} trials on {args.confirmation_seeds} fresh seeds")
-    seeds = range(first_seed, first_seed + args.confirmation_seeds)
-    confirmed = train_population(_population_args(args, values, confirmed_trials, seeds), on_launch, on_phase=on_phase)
-    returns = confirmed.history.final_returns().reshape(len(confirmed_trials), -1)
-    confirmations = [_confirmation(trial, own) for trial, own in zip(confirmed_trials, returns, strict=True)]
-    confirmations.sort(key=lambda each: -np.nan_to_num(each.estimate.value, nan=-np.inf))
-    return SweepResult(args, values, scores, rungs, confirmations, confirmed, confirmed_trials)
-
-
-def _population_args(args: SweepArgs, values: dict[str, FloatArray], trials: list[int], seeds: range) -> PopulationArgs:
-    """Returns the population in which each of `trials` has an agent with each of `seeds`."""
-    columns = {name: column[trials].repeat(len(seeds)) for name, column in values.items()}
-    params = {name: value for name, value in args.base.params.items() if f"params.{name}" not in values}
-    base, num_agents = replace(args.base, params=params), len(trials) * len(seeds)
-    settings, own_params = split_columns(columns)
-    population = PopulationArgs(base, num_agents, tuple(seeds) * len(trials), settings, own_params)
-    return population.resolved(str(parse_device(base.device)))
-
-
-def _trial_scores(result: PopulationResult, num_seeds: int) -> FloatArray:
-    """Returns the mean final return of each trial; nan if an agent was stopped."""
-    scores: FloatArray = result.history.final_returns().reshape(-1, num_seeds).mean(1)
-    return scores
-
-
-def _best_trials(trials: list[int], scores: FloatArray, count: int, num_seeds: int) -> tuple[list[int], list[int]]:
-    """Returns the `count` best of `trials`, in the order of their numbers, and the numbers of their agents."""
-    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:count]
-    positions = sorted(int(k) for k in order)
-    return [trials[k] for k in positions], [k * num_seeds + s for k in positions for s in range(num_seeds)]
+    result = Search(args).run(on_launch, on_part, on_phase)
+    assert result is not None, "nothing stops the search"
+    return result
 
 
 def _confirmation(trial: int, returns: FloatArray) -> Confirmation:

@@ -1,0 +1,47 @@
+"""Shows the parts of a search, one after the other."""
+
+from __future__ import annotations
+
+from gpuvec.cli.population_run import Clock, PopulationProgress
+from gpuvec.cli.progress import Progress
+from gpuvec.learners.population.population_args import PopulationArgs
+
+
+class PartsProgress:
+    """Shows the parts of a search one after the other.
+
+    Args:
+        title: what is searched.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title, self._text, self._clock = title, "", Clock()
+        self._progress: Progress | None = None
+
+    def begin(self, text: str) -> None:
+        """Ends the display of the part before, and begins that of another one.
+
+        Args:
+            text: what the part does.
+        """
+        self.end()
+        self._text, self._clock = text, Clock()
+
+    def update(self, population: object, results: object) -> None:
+        """Shows the numbers of a launch, as `PopulationProgress.update`.
+
+        Args:
+            population: the population.
+            results: (I, M, P): the numbers of the launch.
+        """
+        args: PopulationArgs = population.args  # type: ignore[attr-defined]  # a population, whose module imports torch
+        if self._progress is None:
+            self._progress = Progress(f"{self._title}: {self._text}", args.base.iterations).__enter__()
+            self._display = PopulationProgress(self._progress, args, self._clock)
+        self._display.update(population, results)  # type: ignore[arg-type]  # of the same kind
+
+    def end(self) -> None:
+        """Ends the display of the last part."""
+        if self._progress is not None:
+            self._progress.__exit__(None, None, None)
+            self._progress = None

@@ -1,0 +1,128 @@
+"""Runs population-based training for `gpuvec sweep --pbt`, with its display, its report and its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuvec.cli.deferred_signals import deferred_signals
+from gpuvec.cli.env_lookup import find_env_spec, import_env_module
+from gpuvec.cli.parts_progress import PartsProgress
+from gpuvec.cli.population_run import nothing_to_save
+from gpuvec.cli.population_table import print_population
+from gpuvec.cli.progress import waiting
+from gpuvec.cli.text_table import print_table
+from gpuvec.errors import StateError
+from gpuvec.learners.runs.records import PBT
+
+if TYPE_CHECKING:
+    from gpuvec.learners.population.search.population_based_training import PBTArgs, PBTResult
+
+MAX_LINEAGE_ROWS = 12
+
+
+def is_pbt(path: Path) -> bool:
+    """Returns whether a folder is that of population-based training.
+
+    Args:
+        path: the path of the folder.
+    """
+    return (path / PBT).is_file()
+
+
+def new_pbt(args: PBTArgs, runs: Path) -> int:
+    """Trains a new population whose settings change.
+
+    Args:
+        args: the settings.
+        runs: the folder in which the folder of the population is created.
+    """
+    from gpuvec.learners.population.search.pbt_folder import save_pbt
+
+    return run_pbt(args, lambda trained: save_pbt(runs, args, trained))
+
+
+def resume_pbt(path: Path, trust: bool) -> int:
+    """Continues a training that was stopped.
+
+    Args:
+        path: the folder of the population.
+        trust: whether the module that it names for its environment may be imported, which runs the module's code.
+
+    Raises:
+        StateError: the training is complete.
+        CheckpointError: a file is damaged, or the module of the environment is not trusted.
+        RunInUseError: another process continues the training.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.population.search.pbt_folder import load_pbt, write_pbt
+        from gpuvec.learners.runs.folder import RunFolder
+
+    with RunFolder(path) as folder:
+        folder.lock()
+        args, begun = load_pbt(path)
+        import_env_module(args.base.env, trust, path)
+        find_env_spec(args.base.env)
+        if begun.result.state["iteration"] >= args.base.iterations:
+            raise StateError(f"{path} is complete, with {args.base.iterations} iterations.")
+
+        def write(trained: PBTResult) -> Path:
+            write_pbt(folder, args, trained)
+            return path
+
+        return run_pbt(args, write, begun)
+
+
+def run_pbt(args: PBTArgs, write: Callable[[PBTResult], Path], begun: PBTResult | None = None) -> int:
+    """Trains, prints the best agent with its schedule, and writes the folder of the population.
+
+    Args:
+        args: the settings.
+        write: writes the folder of a result, and returns its path.
+        begun: the result of a training that was stopped, which continues; None for a new one.
+
+    Returns:
+        The exit status: 0, or 128 plus the number of the signal that ended the training.
+    """
+    from gpuvec.learners.population.search.population_based_training import population_based_training
+
+    display = PartsProgress(f"population-based training on {args.base.env}")
+    display.begin(f"{args.num_agents:,} agents, a change every {args.interval} iterations")
+    with deferred_signals() as received_signal:
+        try:
+            trained = population_based_training(
+                args, display.update, should_stop=lambda: received_signal() != 0, begun=begun
+            )  # fmt: skip
+        finally:
+            display.end()
+        iteration, iterations = trained.result.state["iteration"], trained.result.args.base.iterations
+        if iteration == 0:
+            return nothing_to_save(received_signal())
+        path = write(trained)
+    print_population(trained.result.history, 3)
+    print_lineage(trained)
+    if iteration < iterations:
+        print(f"stopped    after {iteration} of {iterations} iterations; to continue: gpuvec sweep --resume {path}")
+        return 128 + received_signal()
+    print(f"population {path}")
+    return 0
+
+
+def print_lineage(trained: PBTResult) -> None:
+    """Prints the schedule of settings that led to the best agent.
+
+    Args:
+        trained: the result of the training.
+    """
+    best, schedule = trained.result.best(1), trained.schedule
+    if not best:
+        return
+    agents, values = schedule.lineage(best[0])
+    iterations = [0, *schedule.iterations.tolist()]
+    stride = max(1, -(-len(iterations) // MAX_LINEAGE_ROWS))
+    rows = [
+        (f"from iteration {iterations[k]}", str(agents[k]), *(f"{column[k]:.4g}" for column in values.values()))
+        for k in range(0, len(iterations), stride)
+    ]
+    print_table([("schedule of the best", "agent", *values), *rows])

@@ -1,0 +1,150 @@
+"""Runs a search for `gpuvec sweep`, with its display, its report and its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuvec.cli.compare_command import estimate_text
+from gpuvec.cli.deferred_signals import deferred_signals
+from gpuvec.cli.env_lookup import find_env_spec, import_env_module
+from gpuvec.cli.parts_progress import PartsProgress
+from gpuvec.cli.progress import waiting
+from gpuvec.cli.text_table import print_table
+from gpuvec.errors import MissingExtraError
+from gpuvec.learners.population.search.search_space import PARAMS_PREFIX
+from gpuvec.learners.population.search.sweep_args import SweepArgs
+
+if TYPE_CHECKING:
+    from gpuvec.learners.population.search.sweep import Search, SweepResult
+    from gpuvec.learners.population.search.sweep_folder import SweepWriter
+
+
+def new_sweep(args: SweepArgs, runs: Path) -> int:
+    """Searches for settings.
+
+    Args:
+        args: the settings of the search, with resolved settings of the trials.
+        runs: the folder in which the folder of the search is created.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.population.search.sweep import Search
+        from gpuvec.learners.population.search.sweep_folder import SweepWriter
+
+    return run_sweep(Search(args), SweepWriter(runs, args))
+
+
+def resume_sweep(path: Path, trust: bool) -> int:
+    """Continues a search that was stopped.
+
+    Args:
+        path: the folder of the search.
+        trust: whether the module that it names for its environment may be imported, which runs the module's code.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it is not that of a search.
+        StateError: the search is complete.
+        CheckpointError: a file is damaged, or the module of the environment is not trusted.
+        RunInUseError: another process continues the search.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.population.search.sweep import Search
+        from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep
+        from gpuvec.learners.runs.folder import RunFolder
+
+    with RunFolder(path) as folder:
+        folder.lock()
+        args, progress = load_sweep(folder)
+        import_env_module(args.base.env, trust, path)
+        find_env_spec(args.base.env)
+        return run_sweep(Search(args, progress), SweepWriter(path.parent, args, folder))
+
+
+def run_sweep(search: Search, writer: SweepWriter) -> int:
+    """Runs a search, prints the best settings, and writes the folder of the search.
+
+    Args:
+        search: the search.
+        writer: writes its folder, which is closed at the end.
+
+    Returns:
+        The exit status: 0, or 128 plus the number of the signal that ended the search.
+    """
+    args = search.args
+    display = PartsProgress(f"{args.num_trials:,} trials of PPO on {args.base.env}")
+
+    def show(population: object, results: object) -> None:
+        writer.open()  # with the first numbers, so that settings that do not fit leave no folder
+        display.update(population, results)
+
+    try:
+        with deferred_signals() as received_signal:
+            result = search.run(
+                show, display.begin, should_stop=lambda: received_signal() != 0, on_finished_part=writer.save_progress
+            )
+            display.end()
+            if result is None:
+                writer.save_progress(search.progress)
+                part, path = search.progress.part + 1, writer.open().path
+                print(f"stopped    in part {part} of {len(args.rungs) + 1}; to continue: gpuvec sweep --resume {path}")
+                return 128 + received_signal()
+            path = writer.save_result(result, draw_pictures(result))
+        print_sweep(result)
+        print(f"search     {path}")
+        return 0
+    finally:
+        display.end()
+        writer.close()
+
+
+def draw_pictures(result: SweepResult) -> dict[str, bytes]:
+    """Returns {name: content} of the pictures of a search; none, with a message, where matplotlib is not installed.
+
+    Args:
+        result: the result of the search.
+    """
+    from gpuvec.cli.population_png import draw_trials
+    from gpuvec.learners.population.search.sweep_folder import TRIALS_PICTURE
+
+    try:
+        return {TRIALS_PICTURE: draw_trials(result.values, result.scores, result.args.base.env)}
+    except MissingExtraError as error:
+        print(f"picture    none: {error}")
+        return {}
+
+
+def print_sweep(result: SweepResult) -> None:
+    """Prints the confirmed trials, and the command that trains with the best settings.
+
+    Args:
+        result: the result of the search.
+    """
+    heading = ("trial", *result.values, "score", f"on {result.args.confirmation_seeds} fresh seeds")
+    rows = [
+        (
+            str(each.trial),
+            *(f"{column[each.trial]:.4g}" for column in result.values.values()),
+            f"{result.scores[each.trial]:.4g}",
+            estimate_text(each.estimate),
+        )
+        for each in result.confirmations
+    ]
+    print_table([heading, *rows])
+    print(f"best       {train_command(result)}")
+
+
+def train_command(result: SweepResult) -> str:
+    """Returns the command that trains one policy with the best settings.
+
+    Args:
+        result: the result of the search.
+    """
+    base, best = result.confirmed.args.base, result.best
+    shared = {"num_envs": base.num_envs, "num_steps": base.num_steps, "total_steps": base.total_steps}
+    own = {name: f"{value:.6g}" for name, value in best.items() if not name.startswith(PARAMS_PREFIX)}
+    options = [f"--{name.replace('_', '-')} {value}" for name, value in {**shared, **own}.items()]
+    params = {name: value for name, value in base.params.items() if f"{PARAMS_PREFIX}{name}" not in best}
+    params |= {name.removeprefix(PARAMS_PREFIX): value for name, value in best.items() if name.startswith(PARAMS_PREFIX)}
+    if params:
+        options.append("--params " + " ".join(f"{name} {value:.6g}" for name, value in params.items()))
+    return " ".join(["gpuvec train", f"--env {base.env}", *options])

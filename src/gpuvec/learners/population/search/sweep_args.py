@@ -1,0 +1,58 @@
+"""The settings of a search. This module imports no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.population.population_args import NUM_ENVS
+from gpuvec.learners.population.search.search_space import SamplerName, SearchParameter, require_search_space
+
+
+@dataclass(frozen=True)
+class SweepArgs:
+    """The settings of a search.
+
+    Raises:
+        ValueError: a value out of its range; the message names it and what is allowed.
+    """
+
+    base: PPOArgs = field(default_factory=PPOArgs)
+    """The settings that all trials share. `num_envs` and `total_steps` are those of one agent."""
+    parameters: tuple[SearchParameter, ...] = ()
+    """The settings that are varied."""
+    num_trials: int = 64
+    """Number of trials, N."""
+    num_seeds: int = 1
+    """Number of seeds of each trial, S, which are the same for all trials."""
+    sampler: SamplerName = "sobol"
+    """How trials are drawn."""
+    halvings: int = 2
+    """How often the worse trials end; 0 to train all of them to the end."""
+    reduction: int = 4
+    """The factor by which the number of trials decreases, and the length of their training increases."""
+    num_confirmed: int = 3
+    """Number of the best trials that are trained again, from the beginning, on fresh seeds."""
+    confirmation_seeds: int = 10
+    """Number of these seeds."""
+
+    def __post_init__(self) -> None:
+        minima = {"num_trials": 1, "num_seeds": 1, "halvings": 0, "reduction": 2, "num_confirmed": 1, "confirmation_seeds": 1}
+        for name, minimum in minima.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
+        if self.sampler not in ("sobol", "random"):
+            raise ValueError(f"sampler must be sobol or random, got {self.sampler!r}.")
+        require_search_space(self.parameters, self.base)
+
+    @property
+    def rungs(self) -> list[tuple[int, int]]:
+        """The parts before the confirmation: the number of trials in each, and the iteration after which it ends."""
+        base = replace(self.base, num_envs=self.base.num_envs or NUM_ENVS).resolved("cpu")
+        parts = []
+        for k in range(self.halvings + 1):
+            trials = max(min(self.num_confirmed, self.num_trials), self.num_trials // self.reduction**k)
+            parts.append((trials, math.ceil(base.iterations / self.reduction ** (self.halvings - k))))
+        return parts
