@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,17 +43,15 @@ class Emulation:
     Args:
         num_processes: they share `SHARDS` shards.
         uses_inboxes: whether there are inboxes.
-        folder: for the files of the emulation.
+        launchers: returns the emulation of a kernel.
     """
 
-    def __init__(self, num_processes: int, uses_inboxes: bool, folder: Any) -> None:
+    def __init__(self, num_processes: int, uses_inboxes: bool, launchers: Callable[..., Any]) -> None:
         _, self.shape = make_shape("gaussian", hidden=(32,))
         self.config = make_update_config(self.shape, 128, 132)._replace(num_partials=PARTS)
         self.num_processes, self.num_local, self.uses_inboxes = num_processes, SHARDS // num_processes, uses_inboxes
         kernels = pooled_kernels(self.shape, self.config, SHARDS, num_processes, uses_inboxes)
-        folder.mkdir()
-        self._send = emulate(kernels["send_sums"], folder)
-        self._optimize = emulate(kernels["optimizer"], folder, concurrent=True)
+        self._send, self._optimize = launchers(kernels["send_sums"]), launchers(kernels["optimizer"])
         words = [torch.zeros(inbox_words(self.shape, SHARDS), dtype=torch.int64) for _ in range(num_processes)]
         self.inboxes = make_local_inboxes(words)
         self.rows = torch.zeros(SHARDS, row_size(self.shape))
@@ -95,9 +95,20 @@ class Emulation:
         self._optimize((self.config.optimizer_blocks,), minibatch=minibatch, **source, **self.states[rank])
 
 
+@pytest.fixture(scope="module")
+def launchers(tmp_path_factory) -> Callable[..., Any]:
+    """Returns the emulation of a kernel, which is compiled once."""
+
+    @functools.cache
+    def launcher(kernel: Any) -> Any:
+        return emulate(kernel, tmp_path_factory.mktemp("kernel"), concurrent=kernel.name == "optimizer")
+
+    return launcher
+
+
 @pytest.mark.compile
-def test_any_number_of_processes_has_the_bits_of_one(tmp_path) -> None:
-    emulations = [Emulation(*case, tmp_path / str(k)) for k, case in enumerate([(1, True), (4, True), (2, False)])]
+def test_any_number_of_processes_has_the_bits_of_one(launchers) -> None:
+    emulations = [Emulation(*case, launchers) for case in ((1, True), (4, True), (2, False))]
     generator, shape = torch.Generator().manual_seed(0), emulations[0].shape
     plain = torch.nn.Parameter(emulations[0].states[0]["parameters"].clone())
     adam, losses = torch.optim.Adam([plain], 1e-3, eps=1e-5), torch.zeros(NUM_SUMS)
@@ -119,8 +130,8 @@ def test_any_number_of_processes_has_the_bits_of_one(tmp_path) -> None:
 
 
 @pytest.mark.compile
-def test_an_optimizer_without_a_sender_ends_once_the_wait_is_aborted(tmp_path) -> None:
-    emulation = Emulation(4, True, tmp_path / "emulation")
+def test_an_optimizer_without_a_sender_ends_once_the_wait_is_aborted(launchers) -> None:
+    emulation = Emulation(4, True, launchers)
     emulation.inboxes[0].is_aborted.fill_(1)
     emulation.optimize(0, 0)
     assert int(emulation.states[0]["num_launches"]) == 1

@@ -1,0 +1,87 @@
+"""Trainings by fused PPO in several shards, with emulated kernels, against PyTorch operations and one shard."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.cuda_emulator import emulate
+
+from gpuvec.learners.fused_ppo import device_limits, fused_estimate, fused_policy, fused_update, pooled_update, select_path
+from gpuvec.learners.fused_ppo.fused_policy import FusedPPO
+from gpuvec.learners.ppo import PPOArgs
+from gpuvec.learners.training import train
+
+# With one minibatch the order of the samples has no effect, which differs between shards and kernels.
+ARGS = PPOArgs(
+    env="gpuvec/CartPole-v1", num_envs=16, num_steps=8, num_iterations=2, num_minibatches=1, update_epochs=1, hidden=(32,),
+    params={"max_episode_steps": 5}, device="cpu", fused=True, seed=3,
+)  # fmt: skip
+METRICS = ("episodes", "return", "length", "last_return", "explained_variance", "value_loss", "entropy", "grad_norm")
+
+
+class StepwiseRollout:
+    """Fills a rollout step by step, in place of the kernel, which is linked with functions of the environment."""
+
+    def __init__(self, shape: Any, parameters: Any, rollout: Any, *args: Any, first_row: int | None) -> None:
+        self.parameters, self.rollout = parameters, rollout
+        self.policy: Any = None
+
+    def __call__(self, *outputs: Any) -> None:
+        rollout, policy = self.rollout, self.policy
+        rollout.begin_rollout()
+        for t in range(rollout.num_steps):
+            rollout.update_views(t)
+            rollout.step(t, policy.act(t, rollout.episode_start[t]))
+        rollout.update_rows()
+        policy.buffer.value.copy_(policy.network.value(policy.buffer.value_obs))
+        policy.compute_final_values()
+
+
+@pytest.fixture
+def emulated(monkeypatch, tmp_path) -> None:
+    """Makes the fused kernels run on a CPU."""
+    launchers: dict[Any, Any] = {}
+
+    def make_launcher(kernel: Any, device: Any) -> Any:
+        if kernel not in launchers:
+            folder = tmp_path / str(len(launchers))
+            folder.mkdir()
+            launchers[kernel] = emulate(kernel, folder, concurrent=kernel.name == "optimizer")
+        return lambda *grid, dependent_launch=False, **members: launchers[kernel](grid, **members)
+
+    link = FusedPPO.fused_rollout
+
+    def fused_rollout(policy: Any, rollout: Any) -> Any:
+        stage: Any = link(policy, rollout)
+        stage.func.policy = policy
+        return stage
+
+    for module in (fused_estimate, fused_update, pooled_update):
+        monkeypatch.setattr(module, "make_tensor_launcher", make_launcher)
+    monkeypatch.setattr(fused_policy, "FusedRollout", StepwiseRollout)
+    monkeypatch.setattr(FusedPPO, "fused_rollout", fused_rollout)
+    monkeypatch.setattr(select_path, "_reason_without_kernels", lambda *_: "")
+    monkeypatch.setattr(device_limits, "reason_too_large", lambda *_: "")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.compile
+def test_shards_train_as_one_shard_and_as_torch_operations(emulated, caplog) -> None:
+    with caplog.at_level("INFO"):
+        sharded = train(ARGS, shards=4)
+    assert "adds the gradients of 4 shards in its optimiser" in caplog.text
+    whole, plain = train(ARGS), train(dataclasses.replace(ARGS, fused=False), shards=4)
+    for other, tolerance in ((whole, 1e-6), (plain, 1e-4)):  # the kernels have operands in FP16
+        for name, x in other.networks["all"].state_dict().items():
+            torch.testing.assert_close(sharded.networks["all"].state_dict()[name], x, rtol=0.0, atol=tolerance, msg=name)
+        for metrics, expected in zip(sharded.history, other.history, strict=True):
+            for name in METRICS:
+                assert metrics[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
