@@ -33,9 +33,9 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 JOBS = {
     "train": ("train", "render"),
-    "test": ("train", "render", "test", "reference"),
+    "test": ("train", "render", "test", "reference", "lightning"),
     "lint": ("train", "render", "test", "dev"),
-    "docs": ("train", "render", "pettingzoo", "docs"),
+    "docs": ("train", "render", "pettingzoo", "lightning", "docs"),
 }
 
 

@@ -72,6 +72,7 @@ BENCHMARKS = (
     Benchmark("tag_training", 300),
     Benchmark("live_view", 420),
     Benchmark("multi_gpu", 160, folder="."),
+    Benchmark("lightning_training", 120),
     Benchmark("ratios", 10, folder="tools"),
 )
 

@@ -53,11 +53,11 @@ def venv_folder(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ("train", (12, 4), ".[train,render,cuda12]", "constraints-cuda12.txt"),
         ("train", (13, 0), ".[train,render,cuda13]", "constraints-cuda13.txt"),
         ("train", (11, 8), ".[train,render]", "constraints-cuda13.txt"),
-        ("test", None, ".[train,render,test,reference,compile]", "constraints-cuda13.txt"),
-        ("test", (12, 4), ".[train,render,test,reference,cuda12]", "constraints-cuda12.txt"),
-        ("test", (13, 0), ".[train,render,test,reference,cuda13]", "constraints-cuda13.txt"),
+        ("test", None, ".[train,render,test,reference,lightning,compile]", "constraints-cuda13.txt"),
+        ("test", (12, 4), ".[train,render,test,reference,lightning,cuda12]", "constraints-cuda12.txt"),
+        ("test", (13, 0), ".[train,render,test,reference,lightning,cuda13]", "constraints-cuda13.txt"),
         ("lint", None, ".[train,render,test,dev,compile]", "constraints-cuda13.txt"),
-        ("docs", None, ".[train,render,pettingzoo,docs,compile]", "constraints-cuda13.txt"),
+        ("docs", None, ".[train,render,pettingzoo,lightning,docs,compile]", "constraints-cuda13.txt"),
     ],
 )
 def test_requirement_and_constraints_follow_the_driver(

@@ -21,4 +21,5 @@ The modules::
     policy_files      trained policies outside of their run: files, acting, export
     evaluation        episodes without learning
     opponents         policies that act and do not learn
+    lightning         trainings in PyTorch Lightning
 """

@@ -73,16 +73,20 @@ class Iterations:
         self.learner.start_read()
         launched = self.learner.iteration
         is_exact = not self._reads_late or launched >= self.args.iterations or self.exact_at(launched)
-        self._report_all_but(0 if is_exact else 1)
+        self.report_pending(0 if is_exact else 1)
         if self._wants_stop and self._processes.size == 1:
-            self._report_all_but(0)
+            self.report_pending()
         # Several processes agree in exact iterations alone, because each exchange between their hosts takes time.
         if self.on_iteration is not None and not self.learner.pending_reads:
             self._is_stopped = self._processes.decide(lambda: self._wants_stop)
 
-    def _report_all_but(self, pending: int) -> None:
-        """Reports iterations in their order, until only so many reads are `pending`."""
-        while self.learner.pending_reads > pending:
+    def report_pending(self, keep: int = 0) -> None:
+        """Waits for reads that were started, and reports their iterations in their order.
+
+        Args:
+            keep: the number of reads that may remain pending.
+        """
+        while self.learner.pending_reads > keep:
             self._report(self.learner.finish_read())
 
     def _report(self, metrics: dict[str, float]) -> None:

@@ -100,11 +100,17 @@ def train(
                 learner.load_state_dict(checkpoint)
         iterations = Iterations(shared, learner, on_iteration, exact_at, processes)
         _iterate(shared, learner, iterations, on_phase)
-        return _make_result(configs, learner, iterations)
+        return make_result(configs, learner, iterations)
 
 
-def _make_result(configs: dict[str, PolicyConfig], learner: Learner, iterations: Iterations) -> Result:
-    """Returns the result of a training that has ended."""
+def make_result(configs: dict[str, PolicyConfig], learner: Learner, iterations: Iterations) -> Result:
+    """Returns the result of a training that has ended.
+
+    Args:
+        configs: {role: settings, resolved, or an opponent}.
+        learner: the learner, which does not iterate again.
+        iterations: its iterations.
+    """
     networks = {role: policy.network for role, policy in learner.policies.items() if policy.network is not None}
     for network in networks.values():
         # The parameters of fused kernels are views that are not contiguous.

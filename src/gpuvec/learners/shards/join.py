@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ FAILURE_SECONDS = 3.0  # within which a process that failed has said why
 LAST_WORDS_SECONDS = 0.2  # within which this reaches the others after its end
 
 _joined: Processes | None = None  # within `join_processes`
+_default_joins = count()  # numbers the times that this process called `join_default_group`
 _stores: list[Any] = []  # the store of each time that this process joined the others, all in the first one
 
 
@@ -143,14 +145,57 @@ def _make_groups(launch: Launch, store: Any, device: str) -> Processes:
         problem = str(error)
     if problems := [text for text in processes.gather_states(problem) if text]:
         raise ProcessesError(problems[0])
+    _make_device_group(processes, own_device)
+    return processes
+
+
+@contextmanager
+def join_default_group(device: str, start_seconds: float = START_SECONDS) -> Iterator[Processes]:
+    """Joins the processes of the default group of torch.distributed, which another library has made and keeps.
+
+    Args:
+        device: of this process, "cpu" or "cuda:<index>".
+        start_seconds: within which all processes must have called this.
+
+    Yields:
+        The processes.
+
+    Raises:
+        ProcessesError: a process has another version, or another kind of device. All processes raise it.
+        LostProcessError: another process ended.
+    """
+    host = dist.new_group(backend="gloo", timeout=timedelta(seconds=EXCHANGE_SECONDS))
+    processes = Processes(dist.get_rank(), dist.get_world_size(), groups=Groups(host))
+    launch = Launch(processes.rank, processes.size, 0, os.environ["MASTER_ADDR"], 0)
+    store = c10d.PrefixStore(f"gpuvec/{next(_default_joins)}", c10d._get_default_store())
+    monitor = HeartbeatMonitor(launch.rank, connect_heartbeats(launch, store, start_seconds), processes.groups.abort)
+    try:
+        _make_device_group(processes, device)
+        yield processes
+        monitor.say_goodbye()
+    finally:
+        if dist.is_initialized():
+            for group in filter(None, (processes.groups.device, host)):
+                dist.destroy_process_group(group)
+        processes.groups.close()
+        monitor.close()
+
+
+def _make_device_group(processes: Processes, device: str) -> None:
+    """Makes the group for tensors on the devices, after a check that all processes have the same versions and kind of device.
+
+    Args:
+        processes: the processes, which have the group of the host.
+        device: of this process, "cpu" or "cuda:<index>".
+    """
     versions = {"gpuvec": gpuvec.__version__, "python": platform.python_version(), "numpy": np.__version__}
-    processes.require_equal({**versions, "torch": str(torch.__version__), "kind of device": own_device.partition(":")[0]})
-    if own_device == "cpu":
+    processes.require_equal({**versions, "torch": str(torch.__version__), "kind of device": device.partition(":")[0]})
+    timeout = timedelta(seconds=EXCHANGE_SECONDS)
+    if device == "cpu":
         processes.groups.device = dist.new_group(backend="gloo", timeout=timeout)
     else:
-        torch.cuda.set_device(own_device)
-        processes.groups.device = dist.new_group(backend="nccl", timeout=timeout, device_id=torch.device(own_device))
-    return processes
+        torch.cuda.set_device(device)
+        processes.groups.device = dist.new_group(backend="nccl", timeout=timeout, device_id=torch.device(device))
 
 
 def _publish(store: Any, name: str, text: str) -> None:
