@@ -19,6 +19,8 @@ TUTORIALS = [file for file in sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 @pytest.mark.gpu
 @pytest.mark.parametrize("file", TUTORIALS, ids=lambda file: file.stem)
 def test_tutorial_runs(file: Path, gpu: str) -> None:
+    if file.stem == "lightning_trainer":
+        pytest.importorskip("lightning", reason="needs PyTorch Lightning: extra `lightning`")
     sources = os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs"), os.environ.get("PYTHONPATH", "")])
     process = subprocess.run(
         [sys.executable, str(file)], env={**os.environ, "PYTHONPATH": sources}, capture_output=True, text=True, check=False
