@@ -27,9 +27,18 @@ def draw_html(panels: Sequence[Panel], x_name: XName) -> str:
         MissingExtraError: plotly is not installed.
         ValueError: there are too many panels.
     """
-    figure = draw_figure(panels, x_name)
+    return figure_page(draw_figure(panels, x_name), "learning-curves")
+
+
+def figure_page(figure: Any, name: str) -> str:
+    """Returns an HTML page of a figure, which contains plotly.js and sends nothing.
+
+    Args:
+        figure: the `plotly.graph_objects.Figure`.
+        name: the id of its element.
+    """
     config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": CLOUD_BUTTONS}
-    page: str = figure.to_html(include_plotlyjs=True, full_html=True, config=config, div_id="learning-curves")
+    page: str = figure.to_html(include_plotlyjs=True, full_html=True, config=config, div_id=name)
     return page
 
 

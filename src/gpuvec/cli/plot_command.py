@@ -12,6 +12,7 @@ import tyro
 from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.population_run import is_population
 from gpuvec.cli.runs_command import printable
+from gpuvec.learners.runs.records import SWEEP
 
 DEFAULT_PNG = Path("learning_curves.png")
 
@@ -30,10 +31,11 @@ def plot(
     three seeds and more, and from the lowest to the highest for two. Each environment and each role has its own panel.
 
     The folder of one population is drawn as quantiles over its agents, and the final return of each agent by each
-    hyper-parameter in which agents differ.
+    hyper-parameter in which agents differ. That of one search is drawn as a line for each trial, from setting to setting to its
+    score, and the scores by each setting.
 
     Args:
-        runs: run folders, or folders that contain run folders; or the folder of a population.
+        runs: run folders, or folders that contain run folders; or the folder of a population or of a search.
         metric_name: the metric, such as return, entropy or metrics/grass. For several policies, return has a panel for each
             role, and wolves/return that of one.
         x: the horizontal axis: steps of the environments, or seconds of training.
@@ -45,6 +47,8 @@ def plot(
         png = DEFAULT_PNG
     for path in filter(None, (png, html)):
         require_writable(path, force)
+    if any((path / SWEEP).is_file() for path in runs):
+        return plot_trials(runs, png, html, force)
     populations = [path for path in runs if is_population(path)]
     if populations:
         return plot_population(runs, metric_name, x, png, html, force)
@@ -95,6 +99,36 @@ def plot_population(runs: Sequence[Path], metric_name: str, x: str, png: Path | 
     title = f"{base.get('env', '?')}, {history.num_agents:,} agents"
     write_file(png, draw_population(history, title, metric_name), force)
     print(f"wrote      {png}: quantiles of {count(history.num_agents, 'agent')}")
+    return 0
+
+
+def plot_trials(runs: Sequence[Path], png: Path | None, html: Path | None, force: bool) -> int:
+    """Draws the trials of a search.
+
+    Args:
+        runs: the folder of the search alone.
+        png, html, force: the options of the command.
+
+    Raises:
+        ValueError: several folders.
+    """
+    if len(runs) > 1:
+        raise ValueError("a search is drawn alone: give one folder.")
+    from gpuvec.learners.population.search.trials import read_trials
+    from gpuvec.learners.runs.folder import RunFolder
+
+    with RunFolder(runs[0]) as folder:
+        trials = read_trials(folder)
+    if png is not None:
+        from gpuvec.cli.trials_png import draw_trials
+
+        write_file(png, draw_trials(trials), force)
+    if html is not None:
+        from gpuvec.cli.trials_html import draw_trials_html
+
+        write_file(html, draw_trials_html(trials).encode(), force)
+    names = " and ".join(str(path) for path in (png, html) if path is not None)
+    print(f"wrote      {names}: {count(len(trials.scores), 'trial')}")
     return 0
 
 

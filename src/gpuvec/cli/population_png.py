@@ -55,36 +55,19 @@ def draw_population_figure(history: PopulationHistory, title: str, metric_name: 
     panels[0].set_title(printable(title), fontsize=9, parse_math=False)
     panels[0].xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
     for axes, (name, column) in zip(panels[1:], columns.items(), strict=True):
-        _draw_hyperparameter(axes, name, column, history.final_returns())
+        is_logarithmic = bool(column.min() > 0 and column.max() / column.min() >= LOGARITHMIC_RATIO)
+        draw_hyperparameter(axes, name, column, history.final_returns(), is_logarithmic)
     for axes in panels:
-        _style(axes)
+        style_axes(axes)
     return figure
 
 
-def draw_trials(values: dict[str, FloatArray], scores: FloatArray, title: str) -> bytes:
-    """Returns a PNG file of the scores of trials, with a panel for each setting.
+def style_axes(axes: Any) -> None:
+    """Draws a grid and small numbers in a panel.
 
     Args:
-        values: {setting: (N,)}: the settings of N trials.
-        scores: (N,): the higher the better; nan where there is none.
-        title: the title of the picture.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+        axes: the panel.
     """
-    figure_module = import_extra("matplotlib.figure", "plot")
-    figure = figure_module.Figure(figsize=(WIDTH, PANEL_HEIGHT * len(values)), layout="constrained")
-    panels = figure.subplots(len(values), 1, squeeze=False)[:, 0]
-    for axes, (name, column) in zip(panels, values.items(), strict=True):
-        _draw_hyperparameter(axes, name, column, scores)
-        _style(axes)
-    panels[0].set_title(printable(title), fontsize=9, parse_math=False)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
-    return file.getvalue()
-
-
-def _style(axes: Any) -> None:
     axes.tick_params(labelsize=8)
     axes.grid(True, linewidth=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -107,10 +90,18 @@ def _draw_quantiles(axes: Any, history: PopulationHistory, metric_name: str) -> 
     axes.set_ylabel(printable(metric_name.replace("_", " ")), fontsize=8, parse_math=False)
 
 
-def _draw_hyperparameter(axes: Any, name: str, column: FloatArray, returns: FloatArray) -> None:
+def draw_hyperparameter(axes: Any, name: str, column: FloatArray, returns: FloatArray, is_logarithmic: bool) -> None:
+    """Draws the final returns by a hyper-parameter, with medians.
+
+    Args:
+        axes: the panel.
+        name: of the hyper-parameter.
+        column: its values, (N,).
+        returns: (N,); nan where there is none.
+        is_logarithmic: whether the axis of the values is.
+    """
     is_finite = np.isfinite(returns)
     x, y = column[is_finite], returns[is_finite]
-    is_logarithmic = column.min() > 0 and column.max() / column.min() >= LOGARITHMIC_RATIO
     axes.scatter(x, y, s=4, color=COLORS[0], alpha=0.4, linewidths=0)
     if len(x):
         edges = np.quantile(x, np.linspace(0, 1, NUM_BINS + 1))

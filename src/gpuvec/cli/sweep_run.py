@@ -14,6 +14,7 @@ from gpuvec.cli.text_table import print_table
 from gpuvec.errors import MissingExtraError
 from gpuvec.learners.population.search.search_space import PARAMS_PREFIX
 from gpuvec.learners.population.search.sweep_args import SweepArgs
+from gpuvec.learners.population.search.trials import Trials
 
 if TYPE_CHECKING:
     from gpuvec.learners.population.search.sweep import Search, SweepResult
@@ -103,11 +104,12 @@ def draw_pictures(result: SweepResult) -> dict[str, bytes]:
     Args:
         result: the result of the search.
     """
-    from gpuvec.cli.population_png import draw_trials
+    from gpuvec.cli.trials_png import draw_trials
     from gpuvec.learners.population.search.sweep_folder import TRIALS_PICTURE
 
+    args = result.args
     try:
-        return {TRIALS_PICTURE: draw_trials(result.values, result.scores, result.args.base.env)}
+        return {TRIALS_PICTURE: draw_trials(Trials(args.base.env, args.parameters, result.values, result.scores, result.rungs))}
     except MissingExtraError as error:
         print(f"picture    none: {error}")
         return {}

@@ -18,7 +18,7 @@ from gpuvec.learners.population.results.npz_content import to_npz
 from gpuvec.learners.population.results.population_folder import load_population, save_population, write_population
 from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.population.search.population_based_training import PBTArgs, PBTResult, PBTSchedule
-from gpuvec.learners.population.search.search_space import SearchParameter
+from gpuvec.learners.population.search.trials import parse_parameters
 from gpuvec.learners.runs.content_checks import require_keys, require_mapping
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, PBT, parse_json, to_json
@@ -83,7 +83,7 @@ def load_pbt(path: Path | str) -> tuple[PBTArgs, PBTResult]:
         try:
             values = require_mapping(record, PBT)
             require_keys(values, ("parameters", *OWN_SETTINGS), PBT, exact=True)
-            parameters = tuple(SearchParameter(*each) for each in values["parameters"])
+            parameters = parse_parameters(values["parameters"])
             interval, fraction, factors = (values[name] for name in OWN_SETTINGS)
             args = PBTArgs(saved.args.base, parameters, saved.args.num_agents, interval, fraction, tuple(factors))
         except (CheckpointError, ValueError, TypeError) as error:

@@ -43,6 +43,16 @@ class SearchParameter(NamedTuple):
             return self.low + (self.high - self.low) * units
         return np.exp(math.log(self.low) + (math.log(self.high) - math.log(self.low)) * units).clip(self.low, self.high)
 
+    def units(self, values: FloatArray) -> FloatArray:
+        """Returns the positions of values between the lowest and the highest one, from 0 to 1; the inverse of `values`.
+
+        Args:
+            values: (N,).
+        """
+        if self.scale == "linear":
+            return (values - self.low) / (self.high - self.low)
+        return np.log(values / self.low) / (math.log(self.high) - math.log(self.low))
+
     def clip(self, values: FloatArray) -> FloatArray:
         """Returns the nearest values that the search allows.
 

@@ -7,7 +7,7 @@ The files of the folder::
         versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
         progress.pt      where a search that is not finished continues
         trials.npz       the settings, the score and the last part of each trial
-        trials.png       the scores by each setting; only where matplotlib is installed
+        trials.png       the trials as lines from setting to setting, and the scores by each; only where matplotlib is installed
         best__ppo__<seed>/    the run folder of the best agent of the best trial
         lock             locked by the process that writes to the folder
 
@@ -30,9 +30,9 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.results.npz_content import to_npz
 from gpuvec.learners.population.results.population_folder import require_state, save_agent
 from gpuvec.learners.population.results.population_history import history_from_arrays
-from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep import SweepProgress, SweepResult
 from gpuvec.learners.population.search.sweep_args import SweepArgs
+from gpuvec.learners.population.search.trials import TRIALS, parse_parameters
 from gpuvec.learners.runs.checkpoint import load_tensors
 from gpuvec.learners.runs.checkpoint_schema import require_tensors
 from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_settings
@@ -40,7 +40,7 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, VERSIONS, parse_json, to_json
 from gpuvec.learners.runs.run_writer import collect_versions, create_run_folder
 
-PROGRESS, TRIALS, TRIALS_PICTURE = "progress.pt", "trials.npz", "trials.png"
+PROGRESS, TRIALS_PICTURE = "progress.pt", "trials.png"
 COUNTS = ("num_trials", "num_seeds", "halvings", "reduction", "num_confirmed", "confirmation_seeds")
 """The settings of a search that are numbers."""
 
@@ -195,7 +195,7 @@ def _parse_args(record: object) -> SweepArgs:
     base = args_from_json(values["base"])
     if not isinstance(base, PPOArgs):
         raise CheckpointError("base is not of the algorithm ppo.")
-    parameters = tuple(SearchParameter(*each) for each in values["parameters"])
+    parameters = parse_parameters(values["parameters"])
     return SweepArgs(base, parameters, sampler=values["sampler"], **{name: values[name] for name in COUNTS})
 
 
