@@ -76,7 +76,7 @@ NORMALIZED = replace(CARTPOLE, normalize=True)
 )
 def test_each_agent_learns_what_a_single_training_learns(base: PPOArgs, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     agents, iterations = population(base, device=device), 4
-    results = agents.advance(iterations)[-1]
+    results = agents.advance(iterations)[-1].cpu()
     tolerance = 1e-6 if device == "cpu" else 1e-5  # a GPU has other matrix products for the two
     state = agents.tensors()
     for k in range(3):
