@@ -1,7 +1,9 @@
 """The trainings of the throughput model: what an iteration of each exchanges between its processes.
 
 The number of exchanges and their sizes depend on neither device nor number of environments, so they are counted in an
-iteration of the same training with four environments on the CPU.
+iteration of the same training with four environments on the CPU. Fused kernels, which need a GPU, exchange the same gradients
+through inboxes; the moments of all minibatches, the totals of the rollout and the rows of faults are three exchanges more
+(design/0053).
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
+from benchmarks.tools.throughput_model import Exchange
+
+FUSED_OTHERS = (Exchange(392), Exchange(128), Exchange(32))  # of fused PPO besides the gradients, for 16 minibatches
 ENDLESS = 2**62  # steps
 # {case of the benchmark `learners`: how a reader knows it}.
 CASES = {
@@ -35,7 +40,7 @@ class Case(NamedTuple):
     num_agents: int
     num_steps: int
     num_parameters: int
-    exchanges: tuple[int, ...]  # bytes of each
+    exchanges: tuple[Exchange, ...]
 
 
 def describe_cases(names: Sequence[str] = tuple(CASES)) -> Iterator[Case]:
@@ -52,7 +57,10 @@ def describe_cases(names: Sequence[str] = tuple(CASES)) -> Iterator[Case]:
         policies = case.policies if isinstance(case.policies, dict) else {"all": case.policies}
         args = next(iter(policies.values()))
         small = {role: _small(each, f"gpuvec/{case.env}") for role, each in policies.items()}
-        num_agents, num_parameters, exchanges = _run_once(small)
+        num_agents, num_parameters, sizes = _run_once(small)
+        exchanges = tuple(map(Exchange, sizes))
+        if "fused" in CASES[name]:
+            exchanges = *(Exchange(size, has_inboxes=True) for size in sizes if size >= 4 * num_parameters), *FUSED_OTHERS
         yield Case(name, args.num_envs, num_agents, args.num_steps, num_parameters, exchanges)
 
 

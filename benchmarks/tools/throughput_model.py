@@ -28,7 +28,16 @@ TWO_NODES = {
 of dstack for clusters of Nebius, github.com/dstackai/dstack."""
 PEER_MEMORY = {512: 5.9, 1 << 12: 5.7, 1 << 15: 7.8, 1 << 18: 16.7, 1 << 19: 22.1, 1 << 20: 33.8}
 """{bytes: microseconds} of an all-reduce by one kernel that reads the memory of its 8 peers, H100 of one node,
-github.com/sgl-project/sglang, pull request 2904."""
+github.com/sgl-project/sglang, pull request 2904. Inboxes, which are written into these memories, are taken to be as fast."""
+
+
+class Exchange(NamedTuple):
+    """An exchange between all GPUs."""
+
+    num_bytes: int
+    """The bytes of one GPU."""
+    has_inboxes: bool = False
+    """Whether the GPUs of one node write into each other's memory, as fused PPO does with gradients, in place of NCCL."""
 
 
 class Workload(NamedTuple):
@@ -38,8 +47,8 @@ class Workload(NamedTuple):
     """Environment steps of an iteration, E * T."""
     iteration_us: float
     """The time of an iteration on one GPU, measured."""
-    exchanges: tuple[int, ...]
-    """The bytes of each exchange of an iteration."""
+    exchanges: tuple[Exchange, ...]
+    """The exchanges of an iteration."""
 
 
 class Prediction(NamedTuple):
@@ -65,37 +74,35 @@ def interpolate(table: Mapping[int, float], num_bytes: float) -> float:
     return y0 + (y1 - y0) * (num_bytes - x0) / (x1 - x0)
 
 
-def exchange_us(num_bytes: float, gpus: int, in_order: bool = False, has_peer_memory: bool = False) -> float:
+def exchange_us(exchange: Exchange, gpus: int, in_order: bool = False) -> float:
     """Returns the microseconds of an exchange.
 
     Args:
-        num_bytes: the bytes of one GPU.
+        exchange: what is exchanged.
         gpus: G, 1 or more; up to 8 are in one node.
         in_order: whether the GPUs gather the numbers of all of them, to add them in a fixed order. An all-gather of B bytes in
-            total is taken to last as long as an all-reduce of B bytes, which moves twice as much.
-        has_peer_memory: whether the GPUs of one node read the memory of their peers, in place of NCCL.
+            total is taken to last as long as an all-reduce of B bytes, which moves twice as much. Inboxes have this order
+            anyway.
     """
     if gpus == 1:
         return 0.0
-    total = num_bytes * gpus if in_order else num_bytes
     nodes = math.ceil(gpus / GPUS_PER_NODE)
-    if nodes == 1:
-        return interpolate(PEER_MEMORY if has_peer_memory else NVLINK, total)
+    if nodes == 1 and exchange.has_inboxes:
+        return interpolate(PEER_MEMORY, exchange.num_bytes)
+    total = exchange.num_bytes * gpus if in_order else exchange.num_bytes
     one, two = interpolate(NVLINK, total), interpolate(TWO_NODES, total)
     return one + (two - one) * math.log2(nodes)
 
 
-def predict(
-    workload: Workload, gpus: int, in_order: bool = False, has_peer_memory: bool = False, scale: float = 1.0
-) -> Prediction:
+def predict(workload: Workload, gpus: int, in_order: bool = False, scale: float = 1.0) -> Prediction:
     """Predicts a training in which each GPU has as many environments as one GPU alone.
 
     Args:
         workload: what one GPU does.
         gpus: G.
-        in_order, has_peer_memory: as in `exchange_us`.
+        in_order: as in `exchange_us`.
         scale: measured times of exchanges over those of the tables.
     """
-    exchanges = sum(exchange_us(num_bytes, gpus, in_order, has_peer_memory) for num_bytes in workload.exchanges)
+    exchanges = sum(exchange_us(exchange, gpus, in_order) for exchange in workload.exchanges)
     efficiency = workload.iteration_us / (workload.iteration_us + scale * exchanges)
     return Prediction(gpus * workload.steps / workload.iteration_us * 1e6 * efficiency, efficiency)

@@ -23,15 +23,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.throughput_cases import CASES, Case, describe_cases
-from benchmarks.tools.throughput_model import Workload, exchange_us, predict
+from benchmarks.tools.throughput_model import Exchange, Workload, exchange_us, predict
 from benchmarks.tools.training_table import count_decimals, make_row
 
 GPUS = (8, 64, 1024)
 SIZES = (1 << 10, 36_620, 1 << 19, 1 << 22)  # bytes; the second one is the gradient of two networks of 2 x 64 units
 SECTION = re.compile(r"(?P<begin><!-- throughput model -->\n).*?(?P<end><!-- end of throughput model -->)", re.DOTALL)
-MEASURED = re.compile(r"multi_gpu\.(?P<gpus>\d+)\.(?P<variant>fused|torch|plain)")
-VARIANTS = {"fused": "ppo.65536", "torch": "ppo.65536.torch", "plain": "ppo.65536.torch"}  # of `multi_gpu`
-SUMS: Mapping[str, Mapping[str, bool]] = {"fused": {"has_peer_memory": True}, "torch": {"in_order": True}, "plain": {}}
+MEASURED = re.compile(r"multi_gpu\.(?P<gpus>\d+)\.(?P<variant>fused(\.nccl)?|torch(\.plain)?)")
+PLAIN = "torch.plain"  # the variant of `multi_gpu` whose sums are in the order of the library
 Records = Mapping[str, Mapping[str, Any]]
 """{name of the file: record}."""
 
@@ -78,12 +77,12 @@ def scale_of(figures: Figures, cases: Mapping[str, Case]) -> float:
         figures: the records.
         cases: {name: case}.
     """
-    worlds = [(gpus, name) for gpus, variant, name in figures.measured() if variant == "plain" and gpus > 1]
+    worlds = [(gpus, name) for gpus, variant, name in figures.measured() if variant == PLAIN and gpus > 1]
     if not worlds:
         return 1.0
     gpus, name = worlds[-1]
     details = figures.get(name)["details"]
-    modelled = sum(exchange_us(num_bytes, gpus) for num_bytes in cases[VARIANTS["plain"]].exchanges)
+    modelled = sum(exchange_us(exchange, gpus) for exchange in cases["ppo.65536.torch"].exchanges)
     return float(details["exchange_share"] * details["ms"] * 1e3 / modelled)
 
 
@@ -134,14 +133,12 @@ def _predictions(figures: Figures, cases: Sequence[Case], scale: float) -> str:
 
 
 def _orders(figures: Figures, cases: Sequence[Case], scale: float) -> str:
-    """The table of efficiencies with sums in a fixed order, and with memory of peers."""
-    header = ["training", "envs x agents of a GPU", "8 GPUs, memory of peers"]
-    header += [f"{gpus:,} GPUs, fixed order" for gpus in GPUS]
+    """The table of efficiencies with sums in a fixed order."""
+    header = ["training", "envs x agents of a GPU", *(f"{gpus:,} GPUs, fixed order" for gpus in GPUS)]
     rows = []
     for case in cases:
         workload = figures.workload(case)
         cells = [CASES[case.name], f"{case.num_envs:,} x {case.num_agents}"]
-        cells.append(f"{predict(workload, 8, has_peer_memory=True).efficiency:.0%}")
         cells += [f"{predict(workload, gpus, in_order=True, scale=scale).efficiency:.0%}" for gpus in GPUS]
         rows.append(cells)
     return _table(header, rows)
@@ -149,12 +146,12 @@ def _orders(figures: Figures, cases: Sequence[Case], scale: float) -> str:
 
 def _exchanges(scale: float) -> str:
     """The table of the times of exchanges."""
-    header = ["KB of a GPU", "8 GPUs, memory of peers"]
+    header = ["KB of a GPU", "8 GPUs, inboxes"]
     header += [f"{gpus:,} GPUs, {order}" for order in ("all-reduce", "fixed order") for gpus in GPUS]
     rows = []
     for size in SIZES:
-        cells = [f"{size / 1000:,.0f}", f"{exchange_us(size, 8, has_peer_memory=True):,.0f}"]
-        cells += [f"{scale * exchange_us(size, gpus, in_order):,.0f}" for in_order in (False, True) for gpus in GPUS]
+        cells = [f"{size / 1000:,.0f}", f"{exchange_us(Exchange(size, has_inboxes=True), 8):,.0f}"]
+        cells += [f"{scale * exchange_us(Exchange(size), gpus, in_order):,.0f}" for in_order in (False, True) for gpus in GPUS]
         rows.append(cells)
     return _table(header, rows)
 
@@ -165,9 +162,11 @@ def _comparison(figures: Figures, cases: Sequence[Case], scale: float) -> str:
     rows = []
     for gpus, variant, name in figures.measured():
         efficiency = figures.get(name)["details"].get("efficiency")
-        if gpus > 1 and efficiency is not None and VARIANTS[variant] in by_name:
-            workload = figures.workload(by_name[VARIANTS[variant]])
-            predicted = predict(workload, gpus, scale=scale, **SUMS[variant]).efficiency
+        case = by_name.get("ppo.65536" if variant.startswith("fused") else "ppo.65536.torch")
+        if gpus > 1 and efficiency is not None and case is not None:
+            if variant == "fused.nccl":
+                case = case._replace(exchanges=tuple(Exchange(exchange.num_bytes) for exchange in case.exchanges))
+            predicted = predict(figures.workload(case), gpus, in_order=variant != PLAIN, scale=scale).efficiency
             rows.append([f"{gpus}", variant, figures.quote(name), f"{efficiency:.0%}", f"{predicted:.0%}"])
     text = f"Exchanges took {scale:.2f} times as long as in the public figures, by which the model is scaled.\n\n"
     return text + _table(["GPUs", "variant", "M steps/s, measured", "efficiency", "of the model"], rows)

@@ -9,11 +9,20 @@ import pytest
 
 from benchmarks.tools.quote import requote
 from benchmarks.tools.throughput_cases import CASES, Case, describe_cases
-from benchmarks.tools.throughput_model import NVLINK, PEER_MEMORY, TWO_NODES, Workload, exchange_us, interpolate, predict
+from benchmarks.tools.throughput_model import (
+    NVLINK,
+    PEER_MEMORY,
+    TWO_NODES,
+    Exchange,
+    Workload,
+    exchange_us,
+    interpolate,
+    predict,
+)
 from benchmarks.tools.throughput_page import Figures, scale_of, update_tables
 
 DOCUMENT = "Before.\n<!-- throughput model -->\nan old table\n<!-- end of throughput model -->\nAfter.\n"
-ONE_KB = (1024,) * 4
+ONE_KB = (Exchange(1024),) * 4
 
 
 class TestExchange:
@@ -26,22 +35,25 @@ class TestExchange:
         assert list(table) == sorted(table)
 
     def test_one_gpu_exchanges_nothing(self) -> None:
-        assert exchange_us(1 << 20, 1) == exchange_us(1 << 20, 1, in_order=True) == 0.0
+        assert exchange_us(Exchange(1 << 20), 1) == exchange_us(Exchange(1 << 20, True), 1, in_order=True) == 0.0
 
     def test_the_tables_hold_for_one_and_two_nodes(self) -> None:
-        assert exchange_us(1 << 16, 8) == exchange_us(1 << 16, 2) == NVLINK[1 << 16]
-        assert exchange_us(1 << 16, 16) == exchange_us(1 << 16, 9) == TWO_NODES[1 << 16]
-        assert exchange_us(1 << 15, 8, has_peer_memory=True) == PEER_MEMORY[1 << 15]
-        # There is no such memory between nodes.
-        assert exchange_us(1 << 15, 16, has_peer_memory=True) == TWO_NODES[1 << 15]
+        exchange = Exchange(1 << 16)
+        assert exchange_us(exchange, 8) == exchange_us(exchange, 2) == NVLINK[1 << 16]
+        assert exchange_us(exchange, 16) == exchange_us(exchange, 9) == TWO_NODES[1 << 16]
+
+    def test_inboxes_are_of_one_node_and_in_order(self) -> None:
+        exchange = Exchange(1 << 15, has_inboxes=True)
+        assert exchange_us(exchange, 8) == exchange_us(exchange, 8, in_order=True) == PEER_MEMORY[1 << 15]
+        assert exchange_us(exchange, 16) == TWO_NODES[1 << 15]
 
     def test_each_doubling_of_the_nodes_adds_the_same(self) -> None:
-        times = [exchange_us(1 << 16, 8 * nodes) for nodes in (1, 2, 4, 128)]
+        times = [exchange_us(Exchange(1 << 16), 8 * nodes) for nodes in (1, 2, 4, 128)]
         step = TWO_NODES[1 << 16] - NVLINK[1 << 16]
         assert times == pytest.approx([NVLINK[1 << 16] + steps * step for steps in (0, 1, 2, 7)])
 
     def test_a_fixed_order_exchanges_the_numbers_of_all_gpus(self) -> None:
-        assert exchange_us(1 << 13, 8, in_order=True) == exchange_us(1 << 16, 8)
+        assert exchange_us(Exchange(1 << 13), 8, in_order=True) == exchange_us(Exchange(1 << 16), 8)
 
 
 class TestPrediction:
@@ -61,12 +73,14 @@ class TestPrediction:
 def test_exchanges_of_a_training_are_counted() -> None:
     """PPO exchanges moments and a gradient in each of 16 updates, three times metrics, and the rows of faults."""
     pytest.importorskip("torch")
-    (case,) = describe_cases(["ppo.65536"])
+    fused, case = describe_cases(["ppo.65536", "ppo.65536.torch"])
     policy, value = ((inputs + 1) * 64 + 65 * 64 + 65 * outputs for inputs, outputs in ((4, 2), (4, 1)))
     assert (case.num_envs, case.num_agents, case.num_parameters) == (65_536, 1, policy + value)
-    gradients = [num_bytes for num_bytes in case.exchanges if num_bytes >= 4 * case.num_parameters]
+    gradients = [exchange for exchange in case.exchanges if exchange.num_bytes >= 4 * case.num_parameters]
     assert (len(gradients), len(case.exchanges)) == (16, 36)
-    assert max(gradients) < 4 * case.num_parameters + 64
+    assert max(gradients).num_bytes < 4 * case.num_parameters + 64
+    assert [exchange.num_bytes for exchange in fused.exchanges if exchange.has_inboxes] == [x.num_bytes for x in gradients]
+    assert len(fused.exchanges) == 16 + 3
 
 
 class TestPage:
@@ -100,17 +114,18 @@ class TestPage:
     def test_measurements_on_several_gpus_are_compared_with_the_model(self, cases: list[Case], records: dict[str, Any]) -> None:
         iteration_ms = 32_000 / 40.0 / 1e3 + 2 * 4 * NVLINK[1024] / 1e3
         share = 2 * 4 * NVLINK[1024] / 1e3 / iteration_ms  # exchanges take twice as long as in the tables
+        details = {"efficiency": 0.9, "ms": iteration_ms, "exchange_share": share}
         records["x8.json"] = {"device": "eight cards", "commit": "1234567890", "figures": {
             "multi_gpu.1.torch": {"value": 40.0, "details": {"efficiency": 1.0}},
-            "multi_gpu.8.plain": {"value": 99.0, "details": {"efficiency": 0.9, "ms": iteration_ms, "exchange_share": share}},
-            "multi_gpu.8.torch.shards8": {"value": 9.0, "details": {}},
+            "multi_gpu.8.torch.plain": {"value": 99.0, "details": details},
+            "multi_gpu.1.torch.shards8": {"value": 9.0, "details": {}},
         }}  # fmt: skip
         assert scale_of(Figures(records), {case.name: case for case in cases}) == pytest.approx(2.0)
         text = update_tables(DOCUMENT, records, cases)
         assert "one a card at commit abcdef0, and one eight cards at commit 1234567." in text
         (row,) = [line for line in text.splitlines() if "multi_gpu" in line]
         predicted = 800.0 / (800.0 + 2 * 4 * NVLINK[1024])
-        assert row == f"| 8 | plain | 99.00 <!-- x8.json multi_gpu.8.plain --> | 90% | {predicted:.0%} |"
+        assert row == f"| 8 | torch.plain | 99.00 <!-- x8.json multi_gpu.8.torch.plain --> | 90% | {predicted:.0%} |"
         assert "Exchanges took 2.00 times as long as in the public figures" in text
 
     def test_a_document_without_a_place_is_refused(self, cases: list[Case], records: dict[str, Any]) -> None:

@@ -30,32 +30,33 @@ def same_parameters(one: Any, other: Any) -> bool:
     return all(map(torch.equal, one.network.parameters(), other.network.parameters()))
 
 
-def test_a_stopped_training_continues_bit_for_bit() -> None:
+def test_a_stopped_training_continues_bit_for_bit(device: str) -> None:
+    args = replace(ARGS, device=device)
     reported: list[float] = []
 
     def stop_after_two(learner: Any, metrics: dict[str, float]) -> bool:
         reported.append(metrics["iteration"])
         return metrics["iteration"] == 2
 
-    stopped = train(ARGS, stop_after_two)
+    stopped = train(args, stop_after_two)
     assert stopped.ended_by == "on_iteration"
     assert reported == [row["iteration"] for row in stopped.history] == [1, 2]
     assert stopped.checkpoint["iteration"] == 2
-    rest, whole = train(ARGS, checkpoint=stopped.checkpoint), train(ARGS)
+    rest, whole = train(args, checkpoint=stopped.checkpoint), train(args)
     assert rest.ended_by == whole.ended_by == "total_steps"
     assert same_parameters(rest, whole)
     assert not same_parameters(stopped, whole)
 
 
-def test_an_iteration_that_was_launched_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iterations, "reads_late", lambda device: True)
+def test_an_iteration_that_was_launched_is_reported_too(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterations, "reads_late", lambda device: True)  # also on a CPU
     reported: list[float] = []
 
     def stop_after_two(learner: Any, metrics: dict[str, float]) -> bool:
         reported.append(metrics["iteration"])
         return metrics["iteration"] == 2
 
-    stopped = train(ARGS, stop_after_two, exact_at=lambda iteration: False)
+    stopped = train(replace(ARGS, device=device), stop_after_two, exact_at=lambda iteration: False)
     assert stopped.ended_by == "on_iteration"
     assert reported == [1, 2, 3]
     assert stopped.checkpoint["iteration"] == len(stopped.history) == 3
