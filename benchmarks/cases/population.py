@@ -231,6 +231,8 @@ def measure_sweep(figures: Figures, env: str, cache: str, arguments: Any) -> Non
         record = json.loads((path / "sweep.json").read_text())
     best = record["confirmations"][0]
     details = {name: best[name] for name in ("interquartile_mean", "low", "high")} | {"best": str(record["best"])}
+    steps = [count for count in best["steps_to_threshold"] if count is not None]
+    details |= {"reached": len(steps), "steps": statistics.median(steps), "most_steps": max(steps)} if steps else {"reached": 0}
     figures.add(f"sweep.{env}.{arguments.trials}", seconds, "s", (env, *LAYERS), trial_steps=arguments.trial_steps, **details)
 
 

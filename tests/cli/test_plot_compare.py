@@ -23,10 +23,10 @@ pytest.importorskip("plotly", reason="extra `plotly`")
 from tests.support.run_folders import write_run
 
 from gpuvec.cli import curves_html, curves_png, main, output_file
-from gpuvec.cli.compare_command import csv_text, reward_threshold
+from gpuvec.cli.compare_command import csv_text
 from gpuvec.cli.plots import COLORS, MAX_PANELS
 from gpuvec.errors import MissingExtraError
-from gpuvec.learners.runs.comparison import Comparison
+from gpuvec.learners.runs.comparison import Comparison, reward_threshold
 from gpuvec.learners.runs.curves import Line, MeanCurve, Panel, make_panels
 from gpuvec.learners.runs.groups import group_runs
 from gpuvec.learners.runs.history import read_histories

@@ -26,11 +26,12 @@ from gpuvec.learners.population.search.population_based_training import (
     population_based_training,
 )
 from gpuvec.learners.population.search.search_space import SearchParameter, require_search_space, sample_space
-from gpuvec.learners.population.search.sweep import Search, SweepResult, sweep
+from gpuvec.learners.population.search.sweep import Confirmation, Search, SweepResult, rank, sweep
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
 from gpuvec.learners.population.state.agent_selection import select_agents
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.seed_statistics import Estimate
 
 BASE = PPOArgs(
     env="gpuvec/CartPole-v1", device="cpu", num_envs=3, num_steps=16, num_iterations=4, num_minibatches=3, hidden=(8,),
@@ -86,10 +87,20 @@ def test_the_worse_trials_end_early_and_the_better_ones_are_confirmed_on_fresh_s
     assert result.confirmed.args.seeds == (3, 4, 5, 3, 4, 5)  # not 1 and 2, with which they were chosen
     best = result.confirmations[0]
     assert best.estimate.value == max(each.estimate.value for each in result.confirmations)
+    assert np.isnan(best.steps).all()  # episodes of five steps do not reach 475
     assert best.returns.shape == (3,)
     first = result.confirmed_trials.index(best.trial) * 3
     agent = result.confirmed.args.agent(first)
     assert (agent.learning_rate, agent.gamma, agent.params["gravity"]) == tuple(result.best.values())
+
+
+def test_of_equal_returns_the_surer_and_then_the_faster_one_is_better() -> None:
+    def confirmation(trial: int, low: float, steps: float) -> Confirmation:
+        return Confirmation(trial, np.full(2, 500.0), Estimate(500.0, low, 500.0), np.array([1e4, steps]))
+
+    values = [confirmation(0, 490.0, 1e3), confirmation(1, 500.0, np.nan), confirmation(2, 500.0, 3e4)]
+    stopped = Confirmation(3, np.full(2, np.nan), Estimate(np.nan, np.nan, np.nan), np.full(2, np.nan))
+    assert [each.trial for each in sorted([stopped, *values], key=rank)] == [2, 1, 0, 3]
 
 
 class StopAfter:

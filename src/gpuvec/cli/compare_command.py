@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import gymnasium as gym
 import tyro
 
 from gpuvec.cli.output_file import require_writable, write_file
@@ -50,7 +49,7 @@ def compare(
         require_writable(csv, force)
 
     import gpuvec  # noqa: F401  # registers the bundled environments
-    from gpuvec.learners.runs.comparison import compare_groups
+    from gpuvec.learners.runs.comparison import compare_groups, reward_threshold
     from gpuvec.learners.runs.groups import group_runs
     from gpuvec.learners.runs.history import read_histories
 
@@ -65,18 +64,6 @@ def compare(
     if csv is not None:
         write_file(csv, csv_text(comparisons).encode(), force)
     return 0
-
-
-def reward_threshold(env_id: str) -> float:
-    """The reward threshold of an environment, nan if it has none or is not registered.
-
-    The id is from a file, so the module in front of an id is not imported.
-
-    Args:
-        env_id: the id of the environment, "module:id" or "id".
-    """
-    spec = gym.registry.get(env_id.rpartition(":")[2])
-    return math.nan if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
 def table_row(row: Comparison) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
 from gpuvec.errors import StateError
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.config.tuned import tuned
+from gpuvec.learners.config.tuned import tuned_for_population
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.records import POPULATION
@@ -137,7 +137,7 @@ def base_settings(settings: TrainingArgs) -> PPOArgs:
     """
     if is_autoscaled(settings):
         raise ValueError("--num-envs auto is for one policy: give the number of environments of an agent.")
-    base = chosen_settings(settings, PPOArgs, tuned(settings.env, settings.device))
+    base = chosen_settings(settings, PPOArgs, tuned_for_population(settings.env, settings.device))
     assert isinstance(base, PPOArgs), "the class that was asked for"
     return base
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gpuvec.cli.compare_command import estimate_text
 from gpuvec.cli.deferred_signals import deferred_signals
@@ -12,7 +15,7 @@ from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.text_table import print_table
 from gpuvec.errors import MissingExtraError
-from gpuvec.learners.population.search.search_space import PARAMS_PREFIX
+from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, FloatArray
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.trials import Trials
 
@@ -121,18 +124,36 @@ def print_sweep(result: SweepResult) -> None:
     Args:
         result: the result of the search.
     """
-    heading = ("trial", *result.values, "score", f"on {result.args.confirmation_seeds} fresh seeds")
+    from gpuvec.learners.runs.comparison import reward_threshold
+
+    threshold, fresh = reward_threshold(result.args.base.env), f"on {result.args.confirmation_seeds} fresh seeds"
+    columns = ("score", fresh) if math.isnan(threshold) else ("score", fresh, f"steps to {threshold:g}")
+    heading = ("trial", *result.values, *columns)
     rows = [
         (
             str(each.trial),
             *(f"{column[each.trial]:.4g}" for column in result.values.values()),
             f"{result.scores[each.trial]:.4g}",
             estimate_text(each.estimate),
+            *((steps_text(each.steps),) if not math.isnan(threshold) else ()),
         )
         for each in result.confirmations
     ]
     print_table([heading, *rows])
     print(f"best       {train_command(result)}")
+
+
+def steps_text(steps: FloatArray) -> str:
+    """Returns the median of the steps to a threshold, with the number of seeds if not all reached it.
+
+    Args:
+        steps: (seeds,); nan for a seed that did not reach it.
+    """
+    reached = steps[np.isfinite(steps)]
+    if not len(reached):
+        return "not reached"
+    seeds = "" if len(reached) == len(steps) else f" ({len(reached)} of {len(steps)} seeds)"
+    return f"{np.median(reached):,.0f}{seeds}"
 
 
 def train_command(result: SweepResult) -> str:

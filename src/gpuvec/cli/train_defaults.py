@@ -9,8 +9,7 @@ import tyro
 
 from gpuvec.learners.config.setting_types import setting_types
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.config.tuned import tuned
-from gpuvec.learners.population.population_args import NUM_ENVS
+from gpuvec.learners.config.tuned import tuned, tuned_for_population
 
 AUTO = "auto"
 """In place of the number of environments: measure which number makes most steps per second."""
@@ -25,10 +24,10 @@ def tuned_settings(**options: Any) -> TrainingArgs:
     Args:
         options: `env`, `device`, `algorithm` and `population`, as far as they are on the command line.
     """
-    is_population = options.pop("population", None) is not None
-    defaults = tuned(**options)
-    if is_population:  # the number of environments is that of one agent
-        defaults = dataclasses.replace(defaults, num_envs=NUM_ENVS)
+    if options.pop("population", None) is not None and options.get("algorithm", "ppo") == "ppo":
+        defaults: TrainingArgs = tuned_for_population(**{name: options[name] for name in options if name != "algorithm"})
+    else:
+        defaults = tuned(**options)
     args_class, types = type(defaults), setting_types(type(defaults))
     hints = default_hints(defaults)
     types |= {"num_envs": int | Literal["auto"] | None, "num_steps": int | None}

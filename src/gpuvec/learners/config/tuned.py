@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.algorithms import args_class
+from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.tuned_populations import NUM_ENVS, population_settings
 
 
 class TunedSettings(NamedTuple):
@@ -127,6 +129,29 @@ def find_tuned_settings(env: str, algorithm: str = "ppo") -> TunedSettings:
         algorithm: name of an algorithm.
     """
     return TUNED_SETTINGS.get((env.rpartition(":")[2], algorithm), TunedSettings({}))
+
+
+def tuned_for_population(env: str = "gpuvec/CartPole-v1", device: str = "auto", **overrides: Any) -> PPOArgs:
+    """Returns the settings of PPO that suit an agent of a population in `env`.
+
+    They are those that a search found; where none was made, those of a single training with `NUM_ENVS` environments.
+
+    Args:
+        env: id of an environment.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        overrides: settings that replace the tuned ones; parameters in `params` replace single parameters.
+
+    Raises:
+        ValueError: a value out of its range.
+        DeviceError: as `tuned`.
+    """
+    settings = population_settings(env)
+    if settings is None:
+        args = tuned(env, device, **{"num_envs": NUM_ENVS, **overrides})
+        assert isinstance(args, PPOArgs), "the default algorithm is PPO"
+        return args
+    params = {**settings.get("params", {}), **overrides.pop("params", {})}
+    return PPOArgs(env=env, device=device, **{**settings, **overrides, "params": params})
 
 
 def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str = "ppo", **overrides: Any) -> TrainingArgs:

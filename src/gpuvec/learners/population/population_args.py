@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.tuned_populations import NUM_ENVS
 
 AGENT_SETTINGS = ("learning_rate", "ent_coef", "vf_coef", "gamma", "gae_lambda", "clip", "reward_scale")
 """The settings that may differ between agents."""
-NUM_ENVS = 16
-"""The number of environments of an agent, if it is not set."""
 MAX_AGENTS = 2**20
 MAX_LAYERS = 2
 # Settings that a population does not support, and their only value.

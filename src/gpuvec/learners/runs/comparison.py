@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import gymnasium as gym
 import numpy as np
 
 from gpuvec.learners.runs.groups import RunGroup, describe_settings, differing_settings
@@ -36,6 +38,18 @@ class Comparison(NamedTuple):
     seeds_at_threshold: int
     settings: str
     """The settings in which the groups differ."""
+
+
+def reward_threshold(env_id: str) -> float:
+    """Returns the reward threshold of an environment, nan if it has none or is not registered.
+
+    The id is from a file, so the module in front of an id is not imported.
+
+    Args:
+        env_id: the id of the environment, "module:id" or "id".
+    """
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    return math.nan if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
 def compare_groups(groups: Sequence[RunGroup], threshold_of: Callable[[str], float]) -> list[Comparison]:

@@ -60,6 +60,15 @@ class PopulationHistory(NamedTuple):
         before = np.where(is_number.any(0), returns[last, np.arange(returns.shape[1])], np.nan)
         return np.where(self.stopped_at != RUNNING, np.nan, np.where(counts > 0, means, before))
 
+    def steps_to(self, threshold: float) -> FloatArray:
+        """Returns the environment steps after which each agent first reached a threshold, (P,); nan for those that did not.
+
+        Args:
+            threshold: for the mean return of the last episodes in the environments of an agent; nan is never reached.
+        """
+        is_reached = self.metrics["last_return"] >= threshold
+        return np.where(is_reached.any(0), self.steps[is_reached.argmax(0)], np.nan)
+
     def ranking(self) -> list[int]:
         """Returns the numbers of the agents by their final return, the best first; those without one are last."""
         returns = self.final_returns()

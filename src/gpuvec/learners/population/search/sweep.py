@@ -23,6 +23,7 @@ from gpuvec.learners.population.results.population_result import PopulationResul
 from gpuvec.learners.population.search.search_space import sample_space, split_columns
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.state.agent_selection import select_agents
+from gpuvec.learners.runs.comparison import reward_threshold
 from gpuvec.learners.runs.seed_statistics import Estimate, estimate
 from gpuvec.learners.wait_reports import OnPhase
 
@@ -38,6 +39,9 @@ class Confirmation(NamedTuple):
     """(seeds,): the final return with each seed; nan where the agent was stopped."""
     estimate: Estimate
     """The interquartile mean of the returns, with its 95 % bootstrap interval; nan if all agents were stopped."""
+    steps: FloatArray
+    """(seeds,): the steps after which the mean return of the last episodes first reached the environment's reward threshold;
+    nan if it did not."""
 
 
 class SweepResult(NamedTuple):
@@ -51,7 +55,8 @@ class SweepResult(NamedTuple):
     rungs: NDArray[np.int64]
     """(N,): the number of that part, from 0."""
     confirmations: list[Confirmation]
-    """The best trials on fresh seeds, the best first."""
+    """The best trials on fresh seeds, the best first: with the highest estimate; of equal ones the one with the highest lower
+    end of the interval, and then with the fewest steps to the threshold."""
     confirmed: PopulationResult
     """The agents of the confirmation: each trial of `confirmed_trials` with each seed."""
     confirmed_trials: list[int]
@@ -198,9 +203,11 @@ class Search:
             confirmed: that of the confirmation.
         """
         progress = self.progress
-        returns = confirmed.history.final_returns().reshape(len(progress.trials), -1)
-        confirmations = [_confirmation(trial, own) for trial, own in zip(progress.trials, returns, strict=True)]
-        confirmations.sort(key=lambda each: -np.nan_to_num(each.estimate.value, nan=-np.inf))
+        history, shape = confirmed.history, (len(progress.trials), -1)
+        returns = history.final_returns().reshape(shape)
+        steps = history.steps_to(reward_threshold(self.args.base.env)).reshape(shape)
+        confirmations = [_confirmation(*each) for each in zip(progress.trials, returns, steps, strict=True)]
+        confirmations.sort(key=rank)
         return SweepResult(
             self.args, progress.values, progress.scores, progress.rungs, confirmations, confirmed, progress.trials
         )  # fmt: skip
@@ -229,7 +236,17 @@ def sweep(
     return result
 
 
-def _confirmation(trial: int, returns: FloatArray) -> Confirmation:
+def rank(confirmation: Confirmation) -> tuple[float, ...]:
+    """Returns what is lower for the better of two trials; many trials of an easy environment reach the highest return.
+
+    Args:
+        confirmation: that of a trial.
+    """
+    value, low, _ = (-np.nan_to_num(x, nan=-np.inf) for x in confirmation.estimate)
+    return value, low, float(np.nan_to_num(confirmation.steps, nan=np.inf).mean())
+
+
+def _confirmation(trial: int, returns: FloatArray, steps: FloatArray) -> Confirmation:
     finite: Any = returns[np.isfinite(returns)]
     interval = estimate(finite) if len(finite) else Estimate(math.nan, math.nan, math.nan)
-    return Confirmation(trial, returns, interval)
+    return Confirmation(trial, returns, interval, steps)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.population.population_args import NUM_ENVS
+from gpuvec.learners.config.tuned_populations import NUM_ENVS
 from gpuvec.learners.population.search.search_space import SamplerName, SearchParameter, require_search_space
 
 

@@ -35,6 +35,7 @@ from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.trials import TRIALS, parse_parameters
 from gpuvec.learners.runs.checkpoint import load_tensors
 from gpuvec.learners.runs.checkpoint_schema import require_tensors
+from gpuvec.learners.runs.comparison import reward_threshold
 from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_settings
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, VERSIONS, parse_json, to_json
@@ -148,11 +149,12 @@ def result_record(result: SweepResult) -> dict[str, Any]:
             "trial": each.trial, "settings": {name: float(column[each.trial]) for name, column in result.values.items()},
             "score": _finite(result.scores[each.trial]), "returns": [_finite(value) for value in each.returns],
             "interquartile_mean": _finite(each.estimate.value), "low": _finite(each.estimate.low),
-            "high": _finite(each.estimate.high),
+            "high": _finite(each.estimate.high), "steps_to_threshold": [_finite(steps) for steps in each.steps],
         }
         for each in result.confirmations
     ]  # fmt: skip
-    return {"best": result.best, "confirmations": confirmations}
+    threshold = _finite(reward_threshold(result.args.base.env))
+    return {"best": result.best, "threshold": threshold, "confirmations": confirmations}
 
 
 def load_sweep(folder: RunFolder) -> tuple[SweepArgs, SweepProgress]:
