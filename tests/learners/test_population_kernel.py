@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from tests.support.machine_code import HGMMA, count_instructions
 
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.population import paths
 from gpuvec.learners.population.kernel.population_shape import SHARED_BYTES_PER_BLOCK, PopulationShape
 from gpuvec.learners.population.paths import make_population
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -111,6 +115,23 @@ def test_fused_on_a_cpu_is_refused() -> None:
     with pytest.raises(ValueError, match="fused=True, but the kernel cannot be used: the device is cpu"):
         make_population(PopulationArgs(base=base).resolved("cpu"))
     make_population(PopulationArgs(base=dataclasses.replace(base, fused="auto")).resolved("cpu")).close()
+
+
+@pytest.mark.parametrize("fused", ["auto", False])
+@pytest.mark.parametrize("reason", ["", "hidden layers are large"])
+def test_auto_selects_the_kernel_on_a_gpu_that_supports_the_training(
+    fused: Any, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = importlib.import_module("gpuvec.learners.population.kernel.kernel_population")
+    kernel, batched = SimpleNamespace(name="the kernel"), SimpleNamespace(name="operations")
+    monkeypatch.setattr(module, "make_kernel_population", lambda args: reason or kernel)
+    monkeypatch.setattr(paths, "BatchedPopulation", lambda args: batched)
+    args = PopulationArgs(PPOArgs(fused=fused), 3).resolved("cuda:0")
+    with caplog.at_level(logging.INFO):
+        assert make_population(args) is (kernel if fused == "auto" and not reason else batched)
+    expected = ["The kernel for populations is not used: hidden layers are large."] if reason and fused == "auto" else []
+    expected.append(f"3 agents are trained by {make_population(args).name}.")
+    assert [record.getMessage() for record in caplog.records[: len(expected)]] == expected
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])

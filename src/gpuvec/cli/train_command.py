@@ -70,7 +70,7 @@ def train(
         watch: seconds between two live replays, which a process of low priority records on the CPU; `gpuvec watch RUN --live`
             shows them. Without it there are none.
         watch_rows: the number of environments of a live replay.
-        population: if above 0, train so many agents at once, each on its own with num_envs environments (16 by default) and
+        population: if above 0, train so many agents at once, each on its own with num_envs environments (by default few) and
             total_steps steps, with the seeds from --seed on. The folder has the numbers of all agents, and run folders of the
             best ones.
         best: the number of the best agents of a population that get a run folder.

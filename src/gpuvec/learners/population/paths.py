@@ -72,7 +72,10 @@ class PopulationPath(Protocol):
 
 
 def make_population(args: PopulationArgs) -> PopulationPath:
-    """Returns a population that is ready to learn, with fused=True by one kernel, and logs what trains it.
+    """Returns a population that is ready to learn, and logs what trains it.
+
+    On a GPU it is one kernel, unless fused=False. With fused="auto" it is batched operations where the kernel does not support
+    the GPU or the training, and the reason is logged.
 
     Args:
         args: the settings, resolved.
@@ -82,22 +85,18 @@ def make_population(args: PopulationArgs) -> PopulationPath:
         OutOfMemoryError: the agents do not fit into the memory that is free.
         RuntimeError: processes of a CPU cannot train, for example because the environment is registered in this process alone.
     """
-    population: PopulationPath
-    if args.base.fused is True:
-        population = _make_kernel_population(args)
-    elif args.base.device == "cpu" and args.base.threads > 1 and args.num_agents > GROUP_SIZES["cpu"]:
-        population = CPUPopulation(args)
-    else:
-        population = BatchedPopulation(args)
-    logger.info("%d agents are trained by %s.", args.num_agents, population.name)
-    return population
+    population: PopulationPath | str = ""
+    if args.base.fused is True or (args.base.fused == "auto" and args.base.device != "cpu"):
+        # Imported here because it imports the CUDA compiler, which a CPU does not need.
+        from gpuvec.learners.population.kernel.kernel_population import make_kernel_population
 
-
-def _make_kernel_population(args: PopulationArgs) -> PopulationPath:
-    # Imported here because it imports the CUDA compiler, which a CPU does not need.
-    from gpuvec.learners.population.kernel.kernel_population import make_kernel_population
-
-    population = make_kernel_population(args)
+        population = make_kernel_population(args)
+        if isinstance(population, str) and args.base.fused is True:
+            raise ValueError(f'fused=True, but the kernel cannot be used: {population}. Use fused="auto", or change that.')
     if isinstance(population, str):
-        raise ValueError(f'fused=True, but the kernel cannot be used: {population}. Use fused="auto", or change that.')
+        if population:
+            logger.info("The kernel for populations is not used: %s.", population)
+        is_divided = args.base.device == "cpu" and args.base.threads > 1 and args.num_agents > GROUP_SIZES["cpu"]
+        population = CPUPopulation(args) if is_divided else BatchedPopulation(args)
+    logger.info("%d agents are trained by %s.", args.num_agents, population.name)
     return population
