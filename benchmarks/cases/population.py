@@ -121,33 +121,32 @@ def options_of(settings: dict[str, Any]) -> list[str]:
     return options
 
 
-def run_command(arguments: list[str], cache: str) -> tuple[float | None, float]:
-    """Runs a command of gpuvec, and returns the seconds to its first line of metrics, None without one, and those to its end.
+def time_command(arguments: list[str], cache: str, is_ended_at_first_metrics: bool) -> float:
+    """Returns the seconds that a command of gpuvec takes to its first line of metrics, or to its end.
 
     Args:
         arguments: of the command.
         cache: the folder of kernels.
+        is_ended_at_first_metrics: whether it is ended when it has printed the first line of metrics.
 
     Raises:
-        RuntimeError: it failed; the message is what it printed last.
+        RuntimeError: it failed, or ended without metrics; the message is what it printed last.
     """
-    environment = {**os.environ, "GPUVEC_CACHE": cache, "PYTHONUNBUFFERED": "1"}
-    start, first, lines = time.perf_counter(), None, list[str]()
-    command = [sys.executable, "-m", "gpuvec", *arguments]
+    environment, lines = {**os.environ, "GPUVEC_CACHE": cache, "PYTHONUNBUFFERED": "1"}, list[str]()
+    command, start = [sys.executable, "-m", "gpuvec", *arguments], time.perf_counter()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None, "it is a pipe"
     try:
         for line in process.stdout:
             lines.append(line)
-            if first is None and re.match(r" *\d+/\d+ ", line):
-                first = time.perf_counter() - start
-        status = process.wait()
+            if is_ended_at_first_metrics and re.match(r" *\d+/\d+ ", line):
+                return time.perf_counter() - start
+        if process.wait() or is_ended_at_first_metrics:
+            raise RuntimeError("".join(lines)[-800:])
+        return time.perf_counter() - start
     finally:
         process.kill()
         process.wait()
-    if status:
-        raise RuntimeError("".join(lines)[-800:])
-    return first, time.perf_counter() - start
 
 
 def measure_start(figures: Figures, num_agents: int, cache: str, arguments: Any) -> None:
@@ -161,18 +160,13 @@ def measure_start(figures: Figures, num_agents: int, cache: str, arguments: Any)
     """
     settings = SETTINGS | {"device": arguments.device, "fused": default_fused(arguments.device), "total_steps": 16 * STEPS}
     for suffix in ([""] if not any(Path(cache).iterdir()) else []) + [".cached"]:
-        seconds, ends = [], []
+        seconds = []
         for _ in range(arguments.repeats if suffix else 1):
             with tempfile.TemporaryDirectory() as runs:
                 train = ["train", "--population", str(num_agents), "--runs", runs, *options_of(settings)]
-                first, end = run_command(train, cache)
-            if first is None:
-                raise RuntimeError("the training printed no metrics")
-            seconds.append(first)
-            ends.append(end)
-        details = {"slowest": max(seconds), "to_exit": statistics.median(ends)}
+                seconds.append(time_command(train, cache, True))
         name = f"start.{CARTPOLE}.{num_agents}{suffix}"
-        figures.add(name, statistics.median(seconds), "s", (CARTPOLE, *LAYERS), **details)
+        figures.add(name, statistics.median(seconds), "s", (CARTPOLE, *LAYERS), slowest=max(seconds))
 
 
 def measure_pbt(figures: Figures, num_agents: int, arguments: Any) -> None:
@@ -226,7 +220,7 @@ def measure_sweep(figures: Figures, env: str, cache: str, arguments: Any) -> Non
     options = [text for each in RANGES for text in ("--param", *map(str, each))]
     options += ["--trials", str(arguments.trials), "--total-steps", str(arguments.trial_steps), *options_of(settings)]
     with tempfile.TemporaryDirectory() as runs:
-        _, seconds = run_command(["sweep", *options, "--runs", runs], cache)
+        seconds = time_command(["sweep", *options, "--runs", runs], cache, False)
         (path,) = Path(runs).iterdir()
         record = json.loads((path / "sweep.json").read_text())
     best = record["confirmations"][0]
