@@ -57,6 +57,7 @@ class Periods:
         self._run, self._seconds, self._period, self._num_periods = run, seconds, period, 2 * num_pairs
         self._live: Any = None
         self._begin = self._count = 0.0
+        self._problem = ""
         self.rates: list[float] = []
         """Iterations per second of each period; those with odd indices have live replays."""
 
@@ -68,7 +69,7 @@ class Periods:
             self._live = LiveReplays(self._run, learner, LiveSettings(self._seconds, 4), self._fail)
             self._warm_up()
         if len(self.rates) % 2:
-            self._live.update()
+            self._update()
         now = time.perf_counter()
         if not self._begin:
             self._begin, self._count = now, 0
@@ -83,11 +84,16 @@ class Periods:
     def _warm_up(self) -> None:
         """Waits for the first replay, before which the process loads PyTorch and compiles the environment."""
         while not list(self._run.glob("live-*.html")):
-            self._live.update()
+            self._update()
             time.sleep(0.05)
 
+    def _update(self) -> None:
+        self._live.update()
+        if self._problem:
+            raise RuntimeError(self._problem)
+
     def _fail(self, problem: str) -> None:
-        raise SystemExit(problem)
+        self._problem = problem  # another thread calls this
 
     def close(self) -> None:
         """Ends the process that records."""
@@ -148,7 +154,8 @@ def main() -> None:
     for case in select(options.cases):
         with tempfile.TemporaryDirectory() as folder:
             periods = Periods(Path(folder), options.seconds, options.period, options.pairs)
-            measure(figures, case, options.device, periods, options.seconds)
+            with figures.continue_after_failure(case.name):
+                measure(figures, case, options.device, periods, options.seconds)
 
 
 if __name__ == "__main__":

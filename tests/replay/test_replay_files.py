@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 
 import gymnasium
@@ -32,6 +33,14 @@ def tag_episodes():
 @pytest.fixture
 def tag_file(tag_episodes, tmp_path):
     return replay.write(tmp_path / "tag.html", tag_episodes)
+
+
+def test_a_replay_is_written_from_sources_that_are_not_installed(tag_episodes, monkeypatch) -> None:
+    def version(distribution):
+        raise importlib.metadata.PackageNotFoundError(distribution)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert replay.make(tag_episodes).header["generator"] == f"gpuvec {gpuvec.__version__}"
 
 
 def test_agents_are_those_of_the_episode(tag_episodes, tag_file) -> None:

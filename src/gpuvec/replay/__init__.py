@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import gpuvec
 from gpuvec.episode import Episode
 from gpuvec.errors import ReplayError
 from gpuvec.replay.document import FORMAT, VERSION, Replay, TrackWriter, read_replay, write_replay
@@ -24,13 +25,11 @@ def make(scenes: Iterable[Episode | Scene], start_frame: int = 0) -> Replay:
     Raises:
         ReplayError: there are none, or an episode cannot be shown.
     """
-    from importlib.metadata import version
-
     tracks = TrackWriter()
     encoded = [encode_scene(scene if isinstance(scene, Scene) else Scene(scene), tracks) for scene in scenes]
     if not encoded:
         raise ReplayError("a replay shows at least one episode, and none was given.")
-    header = {"format": FORMAT, "version": VERSION, "generator": f"gpuvec {version('gpuvec')}", "scenes": encoded}
+    header = {"format": FORMAT, "version": VERSION, "generator": f"gpuvec {gpuvec.__version__}", "scenes": encoded}
     if start_frame:
         header["start_frame"] = start_frame
     return Replay(header, tracks.data)
