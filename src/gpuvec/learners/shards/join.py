@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -111,14 +112,17 @@ def _meet(launch: Launch, seconds: float) -> Any:
     """Returns the store through which the processes meet, when all of them have reached it."""
     # torchrun has a store of its own, and the first process has it without torchrun. A restart of torchrun has the same store.
     is_host = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    timeout = timedelta(seconds=seconds)
+    timeout, begin = timedelta(seconds=seconds), time.monotonic()
     try:
         if not _stores:
+            if not is_host:
+                _wait_for_port(launch, seconds)
             place = launch.address, launch.port, launch.size
             _stores.append(dist.TCPStore(*place, is_host, timeout, wait_for_workers=False))  # type: ignore[attr-defined]  # no stub
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ProcessesError(
-            f"process {launch.rank} does not reach the first process at {launch.address}:{launch.port} within {seconds:.0f} s."
+            f"process {launch.rank} does not reach the first process at {launch.address}:{launch.port} within "
+            f"{time.monotonic() - begin:.0f} s."
         ) from error
     store = c10d.PrefixStore(f"gpuvec/{launch.restarts}/{len(_stores)}", _stores[0])
     _stores.append(store)
@@ -127,8 +131,29 @@ def _meet(launch: Launch, seconds: float) -> Any:
     with suppress(RuntimeError):
         store.wait([f"started/{rank}" for rank in range(launch.size)], timeout)
         return store
-    missing = [str(rank) for rank in range(launch.size) if not store.check([f"started/{rank}"])]
+    try:
+        missing = [str(rank) for rank in range(launch.size) if not store.check([f"started/{rank}"])]
+    except RuntimeError as error:
+        raise LostProcessError("another process of the training is lost: the first process ended at the start.") from error
     raise ProcessesError(f"of {launch.size} processes {', '.join(missing)} did not start within {seconds:.0f} s.")
+
+
+def _wait_for_port(launch: Launch, seconds: float) -> None:
+    """Waits until the first process listens. The store of torch.distributed would wait for twice the time that it is given.
+
+    Raises:
+        OSError: it does not listen within so many seconds.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((launch.address, launch.port), max(0.01, end - time.monotonic())).close()
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _make_groups(launch: Launch, store: Any, device: str) -> Processes:
