@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support.process_trainings import finish, run_command, start_processes
+from tests.support.process_trainings import finish, run_command, run_command_with_quick_heartbeats, start_processes
 
 from gpuvec.cli import main
 from gpuvec.cli.processes import torchrun_command
@@ -28,13 +32,15 @@ TRAIN = (
     "train --algorithm a2c --env gpuvec/CartPole-v1 --device cpu --num-envs 8 --num-steps 8 --hidden 8 --no-anneal-lr "
     "--checkpoint-every 5 --episodes 2 --shards 2"
 )
+RESUME = "--checkpoint-every 5 --episodes 2"
+KILLS = 20
 ENDLESS = f"{TRAIN} --total-steps 1000000000"
 
 
-def start(folder: Path, words: str, **variables: str) -> list[Any]:
+def start(folder: Path, words: str, task: Callable[[Path], None] = run_command, **variables: str) -> list[Any]:
     """Starts two processes that run a command."""
     (folder / "words.json").write_text(json.dumps(words.split()))
-    return start_processes(run_command, 2, folder, **variables)
+    return start_processes(task, 2, folder, **variables)
 
 
 def wait_for_checkpoint(runs: Path, iteration: int) -> Path:
@@ -66,7 +72,7 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_weights_of_an_undisturbe
     assert f"to continue: gpuvec resume {run}" in output
     assert other_outputs == ["", ""], "the first process alone prints"
     assert json.loads((run / "processes.json").read_text()) == {
-        "processes": 2, "shards": 2, "deterministic_shards": True, "run_id": "first"
+        "processes": 2, "shards": 2, "deterministic_shards": True, "sync": "gradient", "run_id": "first"
     }  # fmt: skip
 
     # The same torchrun starts `train` again: it continues the run. Then one process is killed.
@@ -87,6 +93,57 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_weights_of_an_undisturbe
     assert main([*TRAIN.split(), *steps, "--runs", str(whole)]) == 0
     assert weights(run, iterations) == weights(next(whole.iterdir()), iterations)
     assert find_interrupted_run(runs, "first") is None, "it is complete"
+
+
+@pytest.mark.exhaustive  # in the gate one process is killed above
+def test_processes_killed_at_random_moments_leave_a_run_that_continues_with_any_number_of_processes(tmp_path: Path) -> None:
+    """Kills one of two processes 20 times, while they start, train or write a checkpoint; prints the times (with -s)."""
+    rng, runs = np.random.default_rng(0), tmp_path / "runs"
+    iteration, statuses, times = 0, [], []
+    for kill in range(KILLS):
+        found = next(iter(runs.iterdir()), None) if runs.is_dir() else None
+        can_resume = found is not None and list_checkpoints(found)
+        words = f"resume {found} {RESUME} --total-steps 1000000000" if can_resume else f"{ENDLESS} --runs {runs}"
+        processes = start(tmp_path, words)
+        if kill % 10:  # otherwise one is killed while they start, and the other waits for it for 60 s
+            wait_for_checkpoint(runs, iteration + 5)
+        time.sleep(rng.uniform(0.0, 2.0))
+        victim = int(rng.integers(2))
+        processes[victim].kill()
+        begin = time.monotonic()
+        processes[1 - victim].wait(90)
+        times.append(time.monotonic() - begin)
+        statuses.append(finish(processes)[1 - victim][0])
+        checkpoints = list_checkpoints(next(runs.iterdir())) if runs.is_dir() else []
+        iteration = max((int(path.stem.partition("-")[2]) for path in checkpoints), default=0)
+    print(f"{KILLS} kills, statuses {Counter(statuses)}, seconds {sorted(round(seconds, 2) for seconds in times)}")
+    assert all(statuses), statuses
+
+    (run,) = runs.iterdir()
+    iterations = load(run)["iteration"] + 3
+    steps = f"--episodes 2 --total-steps {iterations * STEPS_PER_ITERATION}"
+    assert main([*f"{TRAIN} {steps} --runs {tmp_path / 'whole'}".split()]) == 0
+    expected = weights(next((tmp_path / "whole").iterdir()), iterations)
+    copied = shutil.copytree(run, tmp_path / "copy" / run.name)
+    assert main(f"resume {run} {steps}".split()) == 0
+    assert weights(run, iterations) == expected
+    for status, _, errors in finish(start(tmp_path, f"resume {copied} {steps}")):
+        assert status == 0, errors
+    assert weights(copied, iterations) == expected
+
+
+@pytest.mark.exhaustive  # `tests/learners/test_heartbeats.py` has its parts
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_hangs_ends_the_others(victim: int, tmp_path: Path) -> None:
+    processes = start(tmp_path, f"{ENDLESS} --runs {tmp_path / 'runs'}", run_command_with_quick_heartbeats)
+    try:
+        wait_for_checkpoint(tmp_path / "runs", 5)
+        processes[victim].send_signal(signal.SIGSTOP)
+        assert processes[1 - victim].wait(60) == 75
+    finally:
+        processes[victim].kill()
+    (_, _, errors) = finish(processes)[1 - victim]
+    assert f"gpuvec: another process of the training is lost: process {victim} has not answered for 1 s.\n" in errors
 
 
 # ---- messages
@@ -110,6 +167,16 @@ def test_a_missing_process_is_named(port: int, monkeypatch: pytest.MonkeyPatch, 
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
     with pytest.raises(ProcessesError, match=message), join.join_processes("cpu", start_seconds=1.0):
+        pass
+
+
+def test_gpus_without_nccl_are_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(join, "process_device", lambda setting: "cuda:0")
+    monkeypatch.setattr(join.dist, "is_nccl_available", lambda: False)
+    message = "several processes on GPUs need NCCL, which this PyTorch does not have; CUDA graphs cannot contain gloo."
+    with pytest.raises(ProcessesError, match=message), join.join_processes("cuda"):
         pass
 
 
@@ -139,6 +206,7 @@ def test_gpus_start_torchrun() -> None:
     [
         ("--gpus 2 --device cpu", "--gpus 2 is for GPUs, and the device is cpu. Processes on a CPU are started by `torchrun"),
         ("--gpus -1", "gpus and max_restarts must be at least 0"),
+        ("--gpus 1000", "--gpus 1000: "),
         ("--max-restarts 1", "restarts are for gpus, got 0 and 1"),
         ("--device cpu --shards 3", "num_envs must be a multiple of the number of shards, got 128 and 3"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from tests.support.process_trainings import (
     A2C,
     CHECKPOINT_ITERATION,
     PPO,
+    PPO_COPIES,
     SHARDS,
     TRAININGS,
     TWO,
@@ -31,12 +32,15 @@ from tests.support.process_trainings import (
 
 from gpuvec.errors import CheckpointError, StateError
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.normalizer import Normalizer
+from gpuvec.learners.policy import leaves
+from gpuvec.learners.policy_configs import policy_factories
 from gpuvec.learners.runs.checkpoint import load, save
 from gpuvec.learners.shards.pooling import pooled_mean, pooled_var_means, pooling_stage, run_in_lockstep, update_normalizer
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.shard import Shard
-from gpuvec.learners.training import open_learner, train
+from gpuvec.learners.training import make_training_env, open_learner, train
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:
@@ -58,6 +62,27 @@ def reference(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return train_with_checkpoint(TRAININGS[name], shards=SHARDS)
 
 
+@cache
+def averages(count: int) -> dict[str, Any]:
+    """The network that so many copies have, each trained by itself in its part of the rows, with means after each iteration."""
+    args = replace(PPO_COPIES, num_envs=PPO_COPIES.num_envs // count).resolved("cpu")
+    with ExitStack() as stack:
+        envs = [stack.enter_context(closing(make_training_env(args, args.num_envs))) for _ in range(count)]
+        factories = policy_factories({"all": args}, envs[0], None)
+        copies = [Learner(args, env, factories, Shard(k, 1)) for k, env in enumerate(envs)]
+        states = [copy.policy.state_tensors() for copy in copies]
+        for state in states:
+            del state["reward_scaler"]["running"], state["episodes"], state["num_rollouts"]  # which belong to rows
+        for iteration in range(args.num_iterations + 1):
+            for tensors in zip(*map(leaves, states), strict=True):
+                mean = tensors[0] if iteration == 0 else torch.stack(tensors).sum(0) / count
+                for x in tensors:
+                    x.detach().copy_(mean)
+            for copy in copies if iteration < args.num_iterations else []:
+                copy.iterate()
+    return {name: x.detach() for name, x in copies[0].policy.network.state_dict().items()}
+
+
 # ---- several processes
 
 
@@ -73,18 +98,36 @@ def test_processes_have_the_bits_of_one_process(tmp_path: Path, count: int) -> N
         continued = torch.load(tmp_path / f"continued-{rank}.pt", weights_only=True)
         assert differences(continued["checkpoint"], expected["ppo"]["checkpoint"]) == []
         assert differences(continued["history"], expected["ppo"]["history"][CHECKPOINT_ITERATION:]) == []
-        errors = json.loads((tmp_path / f"errors-{rank}.json").read_text())
-        assert errors[0] == (
-            "ProcessesError: all processes of a training must have the same seed: it is 0 in process 0 and 1 in process 1."
-        )
-        assert errors[1].startswith(f"ValueError: the number of processes must divide that of shards, got {count} processes")
-        failure = "OSError: the disk is full" if rank == 1 else "LostProcessError: process 1 failed: the disk is full"
-        assert errors[2] == failure
+        assert_errors(json.loads((tmp_path / f"errors-{rank}.json").read_text()), rank, count)
+        # 64 environments for a process are fastest for the first one, and 32 for the others.
+        sizes = torch.load(tmp_path / f"sizes-{rank}.pt", weights_only=True)
+        assert sizes == [(64 if count == 2 else 32) * count, 4]
+        averaged = torch.load(tmp_path / f"averaged-{rank}.pt", weights_only=True)
+        assert differences(averaged, torch.load(tmp_path / "averaged-0.pt", weights_only=True)) == []
+        assert differences(averaged["checkpoint"]["policies"]["all"]["network"], averages(count)) == []
+        again = torch.load(tmp_path / f"averaged-again-{rank}.pt", weights_only=True)
+        assert differences(again["checkpoint"], averaged["checkpoint"]) == []
         # Without a fixed order the numbers of all processes are the same, and nearly those of one.
         assert json.loads((tmp_path / f"stopped-{rank}.json").read_text()) == ["on_iteration", 2]
         plain = torch.load(tmp_path / f"plain-{rank}.pt", weights_only=True)
         assert differences(plain, torch.load(tmp_path / "plain-0.pt", weights_only=True)) == []
         assert plain["history"][0]["value_loss"] == pytest.approx(expected["a2c"]["history"][0]["value_loss"], rel=1e-4)
+
+
+def assert_errors(errors: list[str], rank: int, count: int) -> None:
+    """Checks the messages of a process: the first one prints them for all."""
+    same = "all processes of a training must have the same"
+    printed = [
+        f"1 gpuvec: {same} seed: it is 0 in process 0 and 1 in process 1.\n",
+        f"1 gpuvec: {same} checkpoint_every: it is 10 in process 0 and 11 in process 1.\n",
+        "1 gpuvec: num_envs must be a multiple of the number of shards, got 9 and 8.\n",
+    ]
+    assert errors[:3] == (printed if rank == 0 else ["1 "] * 3)
+    assert errors[3] == f"ProcessesError: {same} gpuvec: it is 0.0 in process 0 and 1.0 in process 1."
+    assert errors[4] == f"ProcessesError: {same} seed: it is 0 in process 0 and 1 in process 1."
+    assert errors[5].startswith(f"ValueError: the number of processes must divide that of shards, got {count} processes")
+    failure = "OSError: the disk is full" if rank == 1 else "LostProcessError: process 1 failed: the disk is full"
+    assert errors[6] == failure
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from typing import Any
 import torch
 from tests.support import street_env  # noqa: F401  # registers the street
 
+import gpuvec
 from gpuvec.cli import main
 from gpuvec.errors import GpuvecError
 from gpuvec.learners.a2c import A2CArgs
 from gpuvec.learners.ddpg import DDPGArgs
 from gpuvec.learners.ppo import PPOArgs
-from gpuvec.learners.shards import inboxes
+from gpuvec.learners.scaling import autoscale
+from gpuvec.learners.scaling.trial import Trial
+from gpuvec.learners.shards import heartbeats, inboxes
 from gpuvec.learners.training import Result, train
 
 SHARDS = 4
@@ -35,6 +39,7 @@ STREET: dict[str, Any] = {
 PPO = PPOArgs(
     **CART_POLE, num_iterations=6, num_minibatches=2, update_epochs=2, normalize=True, normalize_returns=True, target_kl=0.02
 )
+PPO_COPIES = replace(PPO, num_iterations=4)  # trained as copies that are averaged
 A2C = A2CArgs(**CART_POLE, num_iterations=5, shared=True)
 TD3 = DDPGArgs(
     **SMALL, env="gpuvec/Pendulum-v1", num_steps=4, num_iterations=8, batch_size=16, buffer_size=160, learning_starts=64,
@@ -103,6 +108,9 @@ def train_all(folder: Path) -> None:
         torch.save(numbers_of(train(args, shards=SHARDS)), folder / f"{name}-{rank}.pt")
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     torch.save(numbers_of(train(PPO, checkpoint=checkpoint, shards=SHARDS)), folder / f"continued-{rank}.pt")
+    averaged, saved = train_with_checkpoint(PPO_COPIES, sync="iteration")
+    torch.save(averaged, folder / f"averaged-{rank}.pt")
+    torch.save(numbers_of(train(PPO_COPIES, checkpoint=saved, sync="iteration")), folder / f"averaged-again-{rank}.pt")
     plain = train(A2C, deterministic_shards=False)
     torch.save(numbers_of(plain), folder / f"plain-{rank}.pt")
     # Process 1 would end it one iteration earlier.
@@ -113,12 +121,48 @@ def train_all(folder: Path) -> None:
         if rank == "1" and metrics["iteration"] == 2:
             raise OSError("the disk is full")
 
+    def version_of_process() -> Result:
+        version, gpuvec.__version__ = gpuvec.__version__, f"{rank}.0"
+        try:
+            return train(A2C, shards=SHARDS)
+        finally:
+            gpuvec.__version__ = version
+
+    torch.save(list(autoscaled_sizes()), folder / f"sizes-{rank}.pt")
+    command = f"train --algorithm a2c --device cpu --runs {folder}"
     errors = [
+        command_error(f"{command} --seed {rank}"),
+        command_error(f"{command} --checkpoint-every 1{rank}"),
+        command_error(f"{command} --num-envs 9"),
+        error_of(version_of_process),
         error_of(lambda: train(replace(A2C, seed=int(rank)), shards=SHARDS)),
         error_of(lambda: train(A2C, shards=SHARDS - 1)),
         error_of(lambda: train(A2C, fail_in_one_process, shards=SHARDS)),
     ]
     (folder / f"errors-{rank}.json").write_text(json.dumps(errors))
+
+
+def autoscaled_sizes() -> tuple[int, int]:
+    """Returns what `autoscale` chooses where the first process is fastest with 64 environments, and the others with 32."""
+    best, speed = (64, 2000.0) if os.environ["RANK"] == "0" else (32, 1000.0)
+
+    def run_trial(policies: Any, num_envs: int, num_steps: int, *_: Any) -> Trial:
+        return Trial(num_envs, num_steps, speed / (1 + abs(num_envs - best)), 1)
+
+    original, autoscale.run_trial = autoscale.run_trial, run_trial
+    try:
+        scale = gpuvec.autoscale(A2C, shards=SHARDS, num_steps=4)
+    finally:
+        autoscale.run_trial = original
+    return scale.num_envs, scale.num_steps
+
+
+def command_error(words: str) -> str:
+    """Returns the exit status of a command, and what it prints as an error."""
+    errors = io.StringIO()
+    with redirect_stderr(errors), redirect_stdout(io.StringIO()):
+        status = main(words.split())
+    return f"{status} {errors.getvalue()}"
 
 
 def train_on_gpus(folder: Path) -> None:
@@ -163,3 +207,9 @@ def error_of(function: Callable[[], object]) -> str:
 def run_command(folder: Path) -> None:
     """Runs the command line with the words in a file of the folder."""
     sys.exit(main(json.loads((folder / "words.json").read_text())))
+
+
+def run_command_with_quick_heartbeats(folder: Path) -> None:
+    """Runs the command line as `run_command`; a process that hangs is lost after about a second."""
+    heartbeats.INTERVAL, heartbeats.MAX_SILENT_INTERVALS, heartbeats.SECONDS_TO_LEAVE = 0.1, 10, 1.0
+    run_command(folder)

@@ -117,6 +117,7 @@ def describe_processes(sharding: Sharding, num_processes: int) -> dict[str, Any]
         "processes": num_processes,
         "shards": number_of_shards(sharding, num_processes),
         "deterministic_shards": sharding.deterministic_shards,
+        "sync": sharding.sync,
         "run_id": "" if launch is None else launch.run_id,
     }
 

@@ -202,6 +202,7 @@ def resume(
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest
         from gpuvec.learners.runs.folder import RunFolder
+        from gpuvec.learners.runs.restarts import recorded_sync
         from gpuvec.learners.runs.run_writer import RunWriter, changed_versions
         from gpuvec.learners.runs.sinks import read_metric_lines
 
@@ -219,7 +220,7 @@ def resume(
             stack.pop_all()  # from here on, the writer closes the folder
             return writer
 
-        sharding = Sharding(1 + len(checkpoint.get("shards", ())), deterministic_shards)
+        sharding = Sharding(1 + len(checkpoint.get("shards", ())), deterministic_shards, recorded_sync(folder))
         return run_training(policies, open_run, checkpoint, checkpoint_every, episodes, live, sharding)
 
 

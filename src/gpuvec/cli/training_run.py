@@ -190,6 +190,7 @@ def run_training(
     args = next(iter(policies.values()))
     with ExitStack() as stack:
         processes = stack.enter_context(join_processes(args.device))
+        processes.require_equal({"checkpoint_every": str(checkpoint_every)})  # all gather a checkpoint at the same time
         is_first = processes.rank == 0
         recorder = stack.enter_context(closing(RunRecorder(open_run if is_first else None, checkpoint_every, live)))
         recorder.processes_record = describe_processes(sharding or Sharding(), processes.size)
@@ -240,6 +241,7 @@ def _train(
             exact_at=recorder.is_checkpoint_due,
             shards=sharding.shards,
             deterministic_shards=sharding.deterministic_shards,
+            sync=sharding.sync,
         )
 
 

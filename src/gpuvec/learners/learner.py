@@ -91,6 +91,12 @@ class Learner:
         )  # fmt: skip
 
     @property
+    def env_metrics(self) -> Tensor:
+        """The metrics of the environment in the last iteration, (M,) float64, on the device."""
+        metrics: Tensor = self._report.env_metrics
+        return metrics
+
+    @property
     def policy(self) -> Any:
         """The policy of all agents, if there is one for all."""
         return self.policies[ALL]

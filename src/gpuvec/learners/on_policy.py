@@ -13,7 +13,7 @@ Letters: T steps, R rows, D observation features, K action components.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -151,6 +151,12 @@ class OnPolicy(Policy):
         super().share_with(leader)
         if self.reward_scaler is not None:
             self.reward_scaler.moments = leader.reward_scaler.moments
+
+    def tensors_without_rows(self) -> Iterator[Tensor]:
+        """Yields the tensors of the state that belong to no row, of any shapes (...)."""
+        yield from super().tensors_without_rows()
+        if self.reward_scaler is not None:
+            yield from self.reward_scaler.moments.state_dict().values()
 
     @pooling_stage
     def begin(self) -> Pooling[None]:

@@ -6,7 +6,7 @@ only tensors that were allocated before, so that each can be captured in a CUDA 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -99,6 +99,10 @@ class Policy:
             processes: the processes of the training.
         """
 
+    def tensors_without_rows(self) -> Iterator[Tensor]:
+        """Yields the tensors of the state that belong to no row, of any shapes (...)."""
+        yield from leaves({name: x for name, x in self.state_tensors().items() if name in self.shared_state})
+
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the actions at `rows.obs[t]`, (R, ...) as the environment takes them.
 
@@ -127,6 +131,19 @@ class Policy:
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next iteration depends on, as nested dicts."""
         return {"num_rollouts": self.num_rollouts}
+
+
+def leaves(values: Any) -> Iterator[Tensor]:
+    """Yields the tensors in nested dicts and lists, of any shapes (...).
+
+    Args:
+        values: the nesting.
+    """
+    if isinstance(values, Tensor):
+        yield values
+        return
+    for value in values.values() if isinstance(values, Mapping) else values:
+        yield from leaves(value)
 
 
 def optimizer_state(optimizer: Adam, parameters: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from gpuvec.learners.environments import TrainingEnv, make_env
 from gpuvec.learners.iterations import Ending, Iterations, OnIteration
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, policy_factories, shared_settings
+from gpuvec.learners.shards.averaging_learner import AveragingLearner
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.sharded_learner import ShardedLearner
 from gpuvec.learners.shards.sharding import divide
-from gpuvec.learners.shards.torchrun import process_device
+from gpuvec.learners.shards.torchrun import Sharding, Sync, process_device
 from gpuvec.learners.wait_reports import OnPhase, phase
 
 
@@ -53,6 +54,7 @@ def train(
     exact_at: Callable[[int], bool] | None = None,
     shards: int | None = None,
     deterministic_shards: bool = True,
+    sync: Sync = "gradient",
 ) -> Result:
     """Trains until `args.total_steps`, until `args.target_return` is reached, or until `on_iteration` returns True.
 
@@ -79,6 +81,7 @@ def train(
             any number of processes that divides it. None for 8 with torchrun, and for 1 without.
         deterministic_shards: whether the parts are added in a fixed order. Otherwise each process has one part, and the order
             is that of the library, which is faster with large networks.
+        sync: as in `Sharding`: what processes exchange, gradients in each update or means of copies after each iteration.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
@@ -91,11 +94,12 @@ def train(
     with join_processes(setting) as joined, ExitStack() as stack:
         device = process_device(setting)
         configs = {role: each.resolved(device) if isinstance(each, TrainingArgs) else each for role, each in configs.items()}
-        processes, num_shards = divide(configs, shards, deterministic_shards, joined)
+        sharding = Sharding(shards, deterministic_shards, sync)
+        processes, num_shards = divide(configs, sharding, 0 if checkpoint is None else checkpoint["iteration"], joined)
         shared = shared_settings(configs)
         stack.enter_context(torch_settings(device, shared.threads))
         with phase(on_phase, f"compiling {shared.env}"):
-            learner = stack.enter_context(open_learner(configs, body, num_shards, processes))
+            learner = stack.enter_context(open_learner(configs, body, num_shards, processes, sync))
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
         iterations = Iterations(shared, learner, on_iteration, exact_at, processes)
@@ -134,7 +138,11 @@ def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_ph
 
 @contextmanager
 def open_learner(
-    configs: PolicyConfigs, body: Bodies = None, num_shards: int = 1, processes: Processes | None = None
+    configs: PolicyConfigs,
+    body: Bodies = None,
+    num_shards: int = 1,
+    processes: Processes | None = None,
+    sync: Sync = "gradient",
 ) -> Iterator[Learner]:
     """Makes the environments of the shards of this process, and the learner that `train` iterates.
 
@@ -145,6 +153,7 @@ def open_learner(
         body: as in `train`.
         num_shards: the number of shards of all processes.
         processes: the processes of the training; None for this one alone.
+        sync: as in `train`.
 
     Yields:
         The learner.
@@ -160,10 +169,13 @@ def open_learner(
             stack.enter_context(closing(make_training_env(args, (args.num_envs or 1) // num_shards)))
             for _ in range(num_shards // processes.size)
         ]
+        factories = policy_factories(configs, envs[0], body)
         if num_shards == 1:
-            learner = make_learner(configs, envs[0], body)
+            learner = Learner(args, envs[0], factories)
+        elif sync == "iteration":
+            learner = AveragingLearner(args, envs[0], factories, processes)
         else:
-            learner = ShardedLearner(args, envs, policy_factories(configs, envs[0], body), processes)
+            learner = ShardedLearner(args, envs, factories, processes)
         # NCCL closes a process group only when no graph contains its exchanges.
         stack.callback(learner.release_graphs)
         yield learner

@@ -67,7 +67,7 @@ class FusedPPO(PPO):
         buffer, num_rows, is_shard = self.buffer, env.num_envs, self.shard.count > 1
         self._run_rollout = FusedRollout(
             shape, self.fused_update.parameters, rollout, self.num_rollouts, self.action_seed, 0,
-            first_row=self.shard.index * num_rows if is_shard else None,
+            first_row=self.shard.index * num_rows if is_shard or self.shard.index else None,
         )  # fmt: skip
         if self.reward_scaler is None:
             records = self.fused_update.records
@@ -131,6 +131,8 @@ class FusedPPO(PPO):
             LostProcessError: another process ended.
         """
         shape, count = self.fused_update.shape, self.shard.count
+        if count == 1:
+            return
         inboxes = make_inboxes(processes, inbox_words(shape, count), self.args.device)
         if isinstance(inboxes, str):
             sums = "a gather" if processes.deterministic else "an all-reduce"

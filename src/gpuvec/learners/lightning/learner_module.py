@@ -35,7 +35,7 @@ from gpuvec.learners.runs.checkpoint_shards import require_shards
 from gpuvec.learners.shards.join import join_default_group
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.sharding import divide
-from gpuvec.learners.shards.torchrun import DEFAULT_SHARDS
+from gpuvec.learners.shards.torchrun import DEFAULT_SHARDS, Sharding
 from gpuvec.learners.training import Result, make_result, open_learner
 
 try:
@@ -145,7 +145,7 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
             joined = stack.enter_context(join_default_group(device)) if trainer.world_size > 1 else Processes()
             default = 1 if joined.size == 1 else DEFAULT_SHARDS if self._deterministic else joined.size
             shards = default if self._shards is None else self._shards
-            self._processes, num_shards = divide(resolved, shards, self._deterministic, joined)
+            self._processes, num_shards = divide(resolved, Sharding(shards, self._deterministic), 0, joined)
             self._learner = stack.enter_context(open_learner(resolved, self._body, num_shards, self._processes))
             self._stack = stack.pop_all()
         policies = learning_policies(self._learner.policies)

@@ -32,6 +32,7 @@ class ShardedLearner(Learner):
         envs: an environment for each shard of this process, of equally many rows.
         policies: as in `Learner`.
         processes: the processes of the training.
+        shards: those of this process; None for equal parts that are pooled.
 
     Raises:
         OutOfMemoryError: the rollouts, or what a policy stores, do not fit into the memory that is free.
@@ -39,10 +40,15 @@ class ShardedLearner(Learner):
     """
 
     def __init__(
-        self, args: TrainingArgs, envs: Sequence[TrainingEnv], policies: Mapping[str, PolicyFactory], processes: Processes
+        self,
+        args: TrainingArgs,
+        envs: Sequence[TrainingEnv],
+        policies: Mapping[str, PolicyFactory],
+        processes: Processes,
+        shards: Sequence[Shard] | None = None,
     ) -> None:
-        first, count = processes.rank * len(envs), processes.size * len(envs)
-        shards = [Shard(first + k, count, leads=k == 0) for k in range(len(envs))]
+        first, self.num_shards = processes.rank * len(envs), processes.size * len(envs)
+        shards = shards or [Shard(first + k, self.num_shards, leads=k == 0) for k in range(len(envs))]
         super().__init__(args, envs[0], policies, shards[0])
         self.processes = processes
         self.followers = [Learner(args, env, policies, shard) for env, shard in zip(envs[1:], shards[1:], strict=True)]
@@ -57,8 +63,9 @@ class ShardedLearner(Learner):
         }
         self._fault_offsets = torch.stack([torch.cat(list(_fault_offsets(learner))) for learner in self.local_shards])
         processes.broadcast(list(self._shared_tensors()))
-        for role in self.policies:
-            run_in_lockstep([learner.policies[role].begin for learner in self.local_shards], processes.exchange)
+        if self.shard.count > 1:  # a learner alone has done it
+            for role in self.policies:
+                run_in_lockstep([learner.policies[role].begin for learner in self.local_shards], processes.exchange)
 
     @property
     def local_shards(self) -> Sequence[Learner]:
@@ -86,7 +93,7 @@ class ShardedLearner(Learner):
     def _shared_tensors(self) -> Iterable[torch.Tensor]:
         """All tensors that the shards of a process share."""
         for policy in self.policies.values():
-            yield from _leaves({name: x for name, x in policy.state_tensors().items() if name in policy.shared_state})
+            yield from policy.tensors_without_rows()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns a checkpoint of all shards; all processes must call it.
@@ -109,7 +116,7 @@ class ShardedLearner(Learner):
         Raises:
             StateError: a checkpoint of another environment, of other policies or settings, or of other shards.
         """
-        require_same_shards(checkpoint, self.shard.count)
+        require_same_shards(checkpoint, self.num_shards)
         for learner in self.local_shards:
             learner.load_shard(state_of_shard(checkpoint, learner.shard.index))
 
@@ -120,12 +127,3 @@ def _fault_offsets(learner: Learner) -> Iterable[torch.Tensor]:
         first_row = learner.shard.index * policy.rows.reward.shape[1]
         offsets = [first_row if has_rows else 0 for _, _, has_rows in policy.guard.checks]
         yield torch.tensor(offsets, dtype=torch.int64, device=learner.args.device)
-
-
-def _leaves(values: Any) -> Iterable[torch.Tensor]:
-    """The tensors in nested dicts and lists."""
-    if isinstance(values, torch.Tensor):
-        yield values
-        return
-    for value in values.values() if isinstance(values, Mapping) else values:
-        yield from _leaves(value)

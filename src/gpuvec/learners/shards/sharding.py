@@ -12,16 +12,16 @@ from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.torchrun import Sharding, number_of_shards
+from gpuvec.learners.shards.torchrun import Sharding, Sync, number_of_shards
 
 
-def divide(configs: Mapping[str, Any], shards: int | None, deterministic: bool, joined: Processes) -> tuple[Processes, int]:
+def divide(configs: Mapping[str, Any], sharding: Sharding, iteration: int, joined: Processes) -> tuple[Processes, int]:
     """Returns the processes of a training, and its number of shards, after a check that the processes agree.
 
     Args:
         configs: {role: settings, resolved, or an opponent}.
-        shards: the number of shards; None for the default.
-        deterministic: whether shards are added in a fixed order.
+        sharding: as the user wants it.
+        iteration: that of the checkpoint from which the training continues; 0 for none.
         joined: the processes that torchrun started.
 
     Raises:
@@ -29,26 +29,40 @@ def divide(configs: Mapping[str, Any], shards: int | None, deterministic: bool, 
         ValueError: a number that is not divided; the message says what to change.
         LostProcessError: another process ended.
     """
-    processes = replace(joined, deterministic=deterministic)
-    count = number_of_shards(Sharding(shards, deterministic), processes.size)
-    processes.require_equal(comparable_settings(configs, count, deterministic))
-    require_divisible(configs, count, processes)
+    processes = replace(joined, deterministic=sharding.deterministic_shards)
+    count = number_of_shards(sharding, processes.size)
+    processes.require_equal(
+        {
+            "sync": sharding.sync,
+            "shards": str(count),
+            "deterministic_shards": str(sharding.deterministic_shards),
+            "iteration of the checkpoint": str(iteration),
+            **comparable_settings(configs),
+        }
+    )
+    require_divisible(configs, count, processes, sharding.sync)
     return processes, count
 
 
-def require_divisible(configs: Mapping[str, Any], shards: int, processes: Processes) -> None:
+def require_divisible(configs: Mapping[str, Any], shards: int, processes: Processes, sync: Sync = "gradient") -> None:
     """Checks that shards divide the settings of a training, and that processes divide the shards.
 
     Args:
         configs: {role: settings, resolved, or an opponent}.
         shards: the number of shards.
         processes: the processes of the training.
+        sync: what the processes exchange.
 
     Raises:
         ValueError: a number that is not divided; the message says what to change.
     """
     if shards < 1:
         raise ValueError(f"shards must be at least 1, got {shards}.")
+    if sync == "iteration" and shards != processes.size:
+        raise ValueError(
+            f"sync='iteration' has one shard for each of {processes.size} processes, got shards={shards}: leave out shards, "
+            "and continue a run with as many processes as it was started with."
+        )
     if not processes.deterministic and shards != processes.size:
         raise ValueError(
             f"deterministic_shards=False has one shard for each of {processes.size} processes, got shards={shards}: leave out "
@@ -63,7 +77,7 @@ def require_divisible(configs: Mapping[str, Any], shards: int, processes: Proces
         if not isinstance(args, TrainingArgs) or shards == 1:
             continue
         numbers = {"num_envs": args.num_envs or 0}
-        if isinstance(args, DDPGArgs):
+        if isinstance(args, DDPGArgs) and sync == "gradient":
             numbers["batch_size"] = args.batch_size
         for name, number in numbers.items():
             if number % shards:
@@ -75,15 +89,13 @@ def require_divisible(configs: Mapping[str, Any], shards: int, processes: Proces
             )
 
 
-def comparable_settings(configs: Mapping[str, Any], shards: int, deterministic: bool) -> dict[str, str]:
+def comparable_settings(configs: Mapping[str, Any]) -> dict[str, str]:
     """Returns the settings on which the processes of a training must agree, as text.
 
     Args:
         configs: {role: settings, resolved, or an opponent}.
-        shards: the number of shards.
-        deterministic: whether shards are added in a fixed order.
     """
-    values = {"shards": str(shards), "deterministic_shards": str(deterministic), "policies": ", ".join(configs)}
+    values = {"policies": ", ".join(configs)}
     for role, config in configs.items():
         settings = args_to_dict(config) if isinstance(config, TrainingArgs) else {"policy": type(config).__name__}
         prefix = f"{role}/" if len(configs) > 1 else ""

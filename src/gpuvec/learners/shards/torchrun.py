@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import DeviceError, ProcessesError
 
+Sync = Literal["gradient", "iteration"]
+"""What processes exchange: gradients in each update, or their parameters after each iteration."""
 DEFAULT_SHARDS = 8  # of a training that torchrun started, so that 1, 2, 4 and 8 processes have the same results
 REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -23,6 +25,9 @@ class Sharding:
     of processes that divides it. None for 8 with torchrun, and for 1 without."""
     deterministic_shards: bool = True
     """Add the parts in a fixed order. Otherwise each process has one part, and the library chooses the order."""
+    sync: Sync = "gradient"
+    """gradient: add the gradients of all processes in each update. iteration: each process has one part and trains a copy of
+    the policy with it, and the copies are averaged after each iteration. This is another algorithm, for slow networks."""
 
 
 class Launch(NamedTuple):
@@ -68,7 +73,7 @@ def number_of_shards(sharding: Sharding, num_processes: int) -> int:
     """
     if sharding.shards is not None:
         return sharding.shards
-    if not sharding.deterministic_shards:
+    if not sharding.deterministic_shards or sharding.sync == "iteration":
         return num_processes
     return 1 if read_launch() is None else DEFAULT_SHARDS
 
