@@ -22,6 +22,8 @@ from gpuvec.learners.ppo import PPO
 from gpuvec.learners.scaling import autoscale as search
 from gpuvec.learners.scaling.autoscale import ROLLOUTS_IN_MEMORY
 from gpuvec.learners.scaling.trial import Trial, run_trial
+from gpuvec.learners.scaling.trial_choice import fastest, trials_of_all
+from gpuvec.learners.shards.process_group import Processes
 
 ARGS = PPOArgs(device="cpu", num_envs=4, num_steps=32)
 MEGABYTE = 2**20
@@ -46,7 +48,7 @@ class Machine:
     def num_bytes(self, num_envs, num_steps):
         return 100 * MEGABYTE + num_envs * num_steps * self.bytes_per_sample
 
-    def run_trial(self, policies, num_envs, num_steps, seconds, body):
+    def run_trial(self, policies, num_envs, num_steps, seconds, body, shards):
         self.sizes.append((num_envs, num_steps))
         return Trial(num_envs, num_steps, self.speed(num_envs, num_steps), self.num_bytes(num_envs, num_steps))
 
@@ -90,6 +92,33 @@ def test_a_first_trial_is_smaller_if_its_rollout_would_not_fit(monkeypatch) -> N
     with closing(gym.make_vec("gpuvec/CartPole-v1", num_envs=1, device="cpu", output="torch")) as env:
         assert 4 * ROLLOUTS_IN_MEMORY * rollout_bytes(env, 32) <= 30_000 < 8 * ROLLOUTS_IN_MEMORY * rollout_bytes(env, 32)
     assert machine.sizes == [(4, 32)]  # twice as many may take more than twice 100 MB
+
+
+@pytest.mark.parametrize(("free", "expected"), [(10**12, [15, 30, 60]), (60_000, [3])])
+def test_shards_divide_all_sizes(monkeypatch, free, expected) -> None:
+    machine = Machine(monkeypatch, lambda E, T: 1.0, free=free)
+    gpuvec.autoscale(ARGS, memory_share=0.5, num_steps=32, shards=3)
+    assert [E for E, _ in machine.sizes] == expected
+
+
+def test_a_trial_has_shards_and_names_what_they_do_not_divide() -> None:
+    assert run_trial({"all": ARGS}, 4, 8, 0.01, shards=2).steps_per_second > 0.0
+    assert "must be a multiple of the number of shards" in run_trial({"all": ARGS}, 4, 8, 0.01, shards=3).reason
+
+
+class TwoProcesses(Processes):
+    """This process, and another one with other trials."""
+
+    def gather_states(self, state):
+        return [state, [[8, 32, 500.0, 70, "", False], [16, 32, 100.0, 80, "", False]]]
+
+
+def test_processes_choose_what_is_fastest_in_sum() -> None:
+    own = [Trial(8, 32, 100.0, 90), Trial(16, 32, 400.0, 100), Trial(32, 32, 900.0, 110), Trial(64, 32, reason="large")]
+    trials = trials_of_all(own, TwoProcesses(size=2))
+    assert trials[:2] == (Trial(16, 32, 600.0, 90), Trial(32, 32, 500.0, 100))
+    assert trials[2] == Trial(64, 32, reason="another process has not run it")
+    assert fastest(trials) == trials[0]
 
 
 def test_settings_that_fit_at_no_size_are_named() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.text_table import print_table
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.shards.torchrun import Sharding
 
 if TYPE_CHECKING:
     from gpuvec.learners.scaling.autoscale import Scale
@@ -16,18 +17,19 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=TrainingArgs)
 
 
-def choose_scale(args: A, roles: Iterable[str], num_steps: int | None) -> A:
+def choose_scale(args: A, roles: Iterable[str], num_steps: int | None, sharding: Sharding) -> A:
     """Measures, prints a table, and returns the settings with the number of environments and the length of rollouts.
 
     Args:
         args: the settings of all policies.
         roles: of the policies.
         num_steps: the length of rollouts if it is given; None to choose it, too.
+        sharding: how the environments are divided.
     """
     with waiting("measuring how many environments make most steps per second"):
         from gpuvec.learners.scaling.autoscale import autoscale
 
-        scale = autoscale(dict.fromkeys(roles, args), num_steps=num_steps)
+        scale = autoscale(dict.fromkeys(roles, args), num_steps=num_steps, **dataclasses.asdict(sharding))
     print_table(scale_rows(scale))
     return dataclasses.replace(args, num_envs=scale.num_envs, num_steps=scale.num_steps)
 

@@ -91,7 +91,7 @@ def train(
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.run_writer import RunWriter
 
-    policies = _chosen_policies(settings, algorithm)
+    policies = _chosen_policies(settings, algorithm, sharding)
     args = next(iter(policies.values()))
 
     def open_run() -> RunWriter:
@@ -100,17 +100,14 @@ def train(
     return run_training(policies, open_run, None, checkpoint_every, episodes, live, sharding)
 
 
-def _chosen_policies(settings: TrainingArgs, algorithm: str) -> dict[str, TrainingArgs]:
+def _chosen_policies(settings: TrainingArgs, algorithm: str, sharding: Sharding) -> dict[str, TrainingArgs]:
     """The settings of each role, with values for the device of this process."""
     from gpuvec.learners.environments import policy_roles
 
     args = chosen_settings(settings, args_class(algorithm), tuned(settings.env, settings.device, algorithm))
     roles = policy_roles(args.env, args.params, algorithm)
     if is_autoscaled(settings):
-        launch = read_launch()
-        if launch is not None and launch.size > 1:
-            raise ValueError("--num-envs auto measures one device: choose a number with one process, and give it to all.")
-        args = choose_scale(args, roles, settings.num_steps)
+        args = choose_scale(args, roles, settings.num_steps, sharding)
     return dict.fromkeys(roles, args.resolved(process_device(settings.device)))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import time
-from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +20,9 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, shared_settings
-from gpuvec.learners.training import make_learner, make_training_env
+from gpuvec.learners.shards.process_group import Processes
+from gpuvec.learners.shards.sharding import require_divisible
+from gpuvec.learners.training import open_learner
 
 WARM_UP_ITERATIONS = 2
 ENDLESS = 2**62  # steps, so that values that change over a training stay near their first
@@ -42,8 +43,10 @@ class Trial(NamedTuple):
     """Whether it was not run because of the memory."""
 
 
-def run_trial(policies: PolicyConfigs, num_envs: int, num_steps: int, seconds: float, body: Bodies = None) -> Trial:
-    """Trains for some seconds and measures it.
+def run_trial(
+    policies: PolicyConfigs, num_envs: int, num_steps: int, seconds: float, body: Bodies = None, shards: int = 1
+) -> Trial:
+    """Trains for some seconds in this process alone, and measures it.
 
     Args:
         policies: {role: policy}, whose device is known.
@@ -51,17 +54,18 @@ def run_trial(policies: PolicyConfigs, num_envs: int, num_steps: int, seconds: f
         num_steps: T.
         seconds: the shortest time of the iterations that are measured.
         body: as in `train`.
+        shards: the number of parts of the environments.
     """
     trial = Trial(num_envs, num_steps)
     try:
         configs = {role: _at_size(config, num_envs, num_steps) for role, config in policies.items()}
+        require_divisible(configs, shards, Processes())
     except ValueError as error:  # settings that do not fit each other, such as minibatches that do not divide the samples
         return trial._replace(reason=str(error))
     args = shared_settings(configs)
     free_caches(args.device)
     try:
-        with torch_settings(args.device, args.threads), closing(make_training_env(args, num_envs)) as env:
-            learner = make_learner(configs, env, body)
+        with torch_settings(args.device, args.threads), open_learner(configs, body, shards) as learner:
             if args.device != "cpu":
                 learner.capture()
             speed = args.steps_per_iteration / _seconds_per_iteration(learner, seconds)
