@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from gpuvec.errors import LostProcessError, ProcessesError
@@ -27,6 +28,7 @@ INTERVAL = 1.0  # between two heartbeats [s]
 MAX_SILENT_INTERVALS = 30  # after which a process counts as lost
 # Within this time of a loss the training ends by an error that the exchanges raise, or else the process ends without it.
 SECONDS_TO_LEAVE = 15.0
+GOODBYE_SECONDS = 2.0  # within which the others have read a goodbye
 TOKEN_BYTES = 16  # with which a process proves that it belongs to the training
 RANK_BYTES = 4
 GREETING_SECONDS = 5.0  # within which a process has sent them
@@ -52,6 +54,8 @@ class HeartbeatMonitor:
         self._rank, self._connections, self._on_loss, self._parent = rank, dict(connections), on_loss, parent
         self._silent_intervals = dict.fromkeys(connections, 0)
         self._received = dict.fromkeys(connections, b"")
+        self._left: list[socket.socket] = []  # connections to processes that have said goodbye
+        self._is_leaving = False
         self.loss = ""
         """What was lost, for an error message; "" for nothing."""
         self._lost_rank: int | None = None
@@ -85,6 +89,9 @@ class HeartbeatMonitor:
             return
         except OSError:
             data = b""
+        if not data and self._is_leaving:
+            self._forget(rank)
+            return
         if not data:
             self._lose(rank, f"process {rank} ended")
             return
@@ -92,11 +99,18 @@ class HeartbeatMonitor:
         *lines, self._received[rank] = (self._received[rank] + data).split(b"\n")
         for line in lines:
             word, _, number = line.decode("ascii", "replace").partition(" ")
-            if word == "bye":
-                self._selector.unregister(self._connections[rank])
-                self._connections.pop(rank).close()
+            if word == "bye" and rank in self._connections:
+                self._forget(rank)
             elif word == "lost" and number.isdecimal():
                 self._lose(int(number), f"process {number} ended or has not answered")
+
+    def _forget(self, rank: int) -> None:
+        """Ends sending to a process that leaves, which it takes for an answer to its goodbye."""
+        connection = self._connections.pop(rank)
+        self._selector.unregister(connection)
+        self._left.append(connection)
+        with suppress(OSError):  # the other process may have closed it
+            connection.shutdown(socket.SHUT_WR)
 
     def _count_interval(self) -> None:
         for rank in self._connections:
@@ -107,7 +121,7 @@ class HeartbeatMonitor:
             self._lose(self._rank, "the process that started this one ended")
 
     def _lose(self, rank: int, reason: str) -> None:
-        if not (self.loss or self._is_closed):
+        if not (self.loss or self._is_closed or self._is_leaving):
             self.loss, self._lost_rank = f"another process of the training is lost: {reason}.", rank
 
     @property
@@ -138,18 +152,23 @@ class HeartbeatMonitor:
                 continue
 
     def say_goodbye(self) -> None:
-        """Tells the others that this process leaves in order: it does not count as lost."""
+        """Tells the others that this process leaves in order: it does not count as lost, and loses nobody itself."""
+        self._is_leaving = True
         self._send_to_all("bye")
 
     def close(self) -> None:
         """Ends the thread and the connections; without a goodbye the others lose this process."""
         if self._is_closed:
             return
+        # A connection that is closed while the other process sends loses a goodbye that it has not read.
+        end = time.monotonic() + GOODBYE_SECONDS
+        while self._is_leaving and self._connections and self._thread.is_alive() and time.monotonic() < end:
+            time.sleep(0.002)
         self._is_closed = True
         self._wake_up[1].send(b".")
         self._thread.join(SECONDS_TO_LEAVE)
         self._selector.close()
-        for connection in (*self._wake_up, *self._connections.values()):
+        for connection in (*self._wake_up, *self._left, *self._connections.values()):
             connection.close()
 
 

@@ -82,8 +82,10 @@ def _watch_others(launch: Launch, store: Any, seconds: float) -> HeartbeatMonito
     """Begins to watch whether the other processes are alive."""
 
     def end_exchanges() -> None:
-        if _joined is not None:
-            _joined.groups.abort()
+        joined = _joined
+        with suppress(ValueError, RuntimeError):  # The training may be about to close the groups.
+            if joined is not None:
+                joined.groups.abort()
 
     # torchrun may have been killed.
     parent = os.getppid() if launch.run_id else None
