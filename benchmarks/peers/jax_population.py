@@ -6,6 +6,8 @@ compiled before the clock starts. Only the returns leave the device.
 
 The figures are the env steps per second of all agents, and the share of agents whose mean return, of the last episode in each
 of the four environments, is 475 at the end, and over the last 50 updates. The case `population` has the same figures.
+PureJaxRL takes the time limit for a failure. In figures that end in `bootstrap` the last state of a truncated episode has a
+value, as it has in our trainings: how well agents learn is compared with these, and the speed with the others.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import sys
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -27,19 +30,20 @@ H200 = {2048: 43.8}
 """{agents: M steps/s} on one H200, jax 0.11."""
 
 
-def measure(figures: Figures, num_agents: int, updates: int) -> None:
+def measure(figures: Figures, num_agents: int, updates: int, bootstrap: bool) -> None:
     """Trains a population once, after its compilation.
 
     Args:
         figures: where the rows are added.
         num_agents: P.
         updates: of each agent.
+        bootstrap: as in `jax_ppo.train`.
     """
     import jax
     import numpy as np
 
     settings = {"name": ENV, "num_envs": NUM_ENVS, "num_steps": NUM_STEPS, "learning_rate": LEARNING_RATE}
-    training = jax.jit(jax.vmap(partial(train, updates=updates, **settings)))
+    training = jax.jit(jax.vmap(partial(train, updates=updates, bootstrap=bootstrap, **settings)))
     keys = jax.random.split(jax.random.key(0), num_agents)
     start = time.perf_counter()
     compiled = training.lower(keys).compile()
@@ -49,8 +53,9 @@ def measure(figures: Figures, num_agents: int, updates: int) -> None:
     seconds = time.perf_counter() - start
     rate = num_agents * updates * NUM_ENVS * NUM_STEPS / seconds / 1e6
     details = {"seconds": seconds, "compilation": compilation, "updates": updates}
-    figures.add_peer(f"jax_population.{num_agents}", rate, "M steps/s", H200.get(num_agents), **details)
-    add_learning(figures, f"jax_population.{num_agents}", returns.T, ())
+    name = f"jax_population.{num_agents}" + (".bootstrap" if bootstrap else "")
+    figures.add_peer(name, rate, "M steps/s", None if bootstrap else H200.get(num_agents), **details)
+    add_learning(figures, name, returns.T, ())
 
 
 def main() -> None:
@@ -63,9 +68,9 @@ def main() -> None:
     if problem := missing_modules("jax", "gymnax"):
         figures.add_failure("jax_population", problem)
         return
-    for num_agents in arguments.agents:
+    for num_agents, bootstrap in product(arguments.agents, (False, True)):
         with figures.continue_after_failure(f"jax_population.{num_agents}"):
-            measure(figures, num_agents, arguments.updates)
+            measure(figures, num_agents, arguments.updates, bootstrap)
 
 
 if __name__ == "__main__":

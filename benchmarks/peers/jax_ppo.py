@@ -109,7 +109,14 @@ def update_minibatch(carry: Any, batch: Any, dtype: str) -> Any:
 
 
 def train(
-    key: Any, name: str, num_envs: int, updates: int, learning_rate: float, dtype: str = "float32", num_steps: int = T
+    key: Any,
+    name: str,
+    num_envs: int,
+    updates: int,
+    learning_rate: float,
+    dtype: str = "float32",
+    num_steps: int = T,
+    bootstrap: bool = False,
 ) -> Any:
     """Returns the mean over all environments of the last episode's return after each update, (updates,).
 
@@ -121,6 +128,7 @@ def train(
         learning_rate: of the first iteration.
         dtype: in which the networks compute.
         num_steps: of each environment in a rollout.
+        bootstrap: whether the last state of a truncated episode has a value. PureJaxRL takes a time limit for a failure.
     """
     import gymnax
     import jax
@@ -143,8 +151,12 @@ def train(
         keys = jax.random.split(step_key, num_envs)
         step = {"obs": obs, "action": action, "value": value}
         step["log_prob"] = jnp.take_along_axis(log_probs, action[:, None], -1)[:, 0]
-        obs, state, reward, terminated, truncated, _ = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
+        results = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
+        obs, state, reward, terminated, truncated, info = results
         done, running_return = terminated | truncated, running_return + reward
+        if bootstrap:
+            final_value = log_probs_and_values(net, images_as_uint8(info["final_observation"]))[1]
+            reward += GAMMA * final_value * (truncated & ~terminated)
         last_return = jnp.where(done, running_return, last_return)
         carry = (net, images_as_uint8(obs), state, jnp.where(done, 0.0, running_return), last_return)
         return carry, {**step, "reward": reward, "done": done}
