@@ -176,7 +176,7 @@ class TestLearning:
     def test_minibatches_contain_the_masks_of_their_samples(self) -> None:
         learner = masked_learner("ppo", "tests/Street-v0")
         learner.collect()
-        for minibatch in learner.policy.minibatches():
+        for minibatch in learner.policy.shuffled_samples(0).minibatches():
             assert torch.equal(minibatch.action_mask, learner.env.mask_function(minibatch.obs, learner.env.sizes))
 
     def test_policies_of_roles_and_opponents_obey_the_mask(self) -> None:

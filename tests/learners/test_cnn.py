@@ -180,7 +180,7 @@ class TestRollout:
         assert (s.obs.dtype, s.final_obs.dtype) == (expected, expected)
         assert s.obs.shape == (T + 1, E, 2, SIDE, SIDE)
         assert (s.obs.float().sum((-1, -2)) == 1.0).all()
-        assert next(iter(learner.policy.minibatches())).obs.dtype == expected
+        assert learner.policy.shuffled_samples(0).obs.dtype == expected
         assert learner.state_dict()["obs"].dtype == expected
 
     @pytest.mark.parametrize("many", [False, True])

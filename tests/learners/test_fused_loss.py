@@ -63,8 +63,8 @@ def require_equal(loss, network, args, samples) -> None:
     ent_coef = torch.tensor(0.05, device=samples.obs.device)
     results = []
     for function in (ppo_loss, loss):
-        for _ in range(2):  # the counter of blocks must be 0 again
-            value, metrics = function(network, samples, args, ent_coef)
+        for moments in (None, (torch.full_like(ent_coef, 4.0), ent_coef)):  # twice: the counter of blocks must be 0 again
+            value, metrics = function(network, samples, args, ent_coef, moments)
             (gradient,) = torch.autograd.grad(3.0 * value, samples.obs)
         results.append((value.detach(), metrics, gradient))
     for actual, expected in zip(*reversed(results), strict=True):

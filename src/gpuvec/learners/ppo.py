@@ -4,18 +4,19 @@ Rollouts and advantages are those of `on_policy`. An update takes epochs of mini
 objective, the value loss and the entropy bonus. `fused_ppo` has the same algorithm in fused kernels for small perceptrons on a
 GPU.
 
-Letters: T steps, R rows, B samples of a minibatch, D observation features, K action components.
+Letters: T steps, R rows, M minibatches of an epoch, B samples of a minibatch, D observation features, K action components.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpuvec.learners.buffers.rollout_buffer import Samples
+from gpuvec.learners.buffers.row_gather import gather_rows
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic
@@ -119,35 +120,44 @@ class PPO(OnPolicy):
     @pooling_stage
     def improve(self) -> Pooling[None]:
         """Takes epochs of minibatches, and writes `update_metrics`."""
-        args, metrics = self.args, self.metrics[-len(self.update_metrics) :]
-        metrics.zero_()
+        args = self.args
+        metrics, norms = list[Tensor](), list[Tensor]()  # of each minibatch
         stop = torch.zeros((), device=args.device)  # 1 once the KL divergence exceeds its target
-        for minibatch in self.minibatches():
-            # One shard leaves it to the loss to compute the moments, which may be a fused kernel.
-            moments = [] if self.shard.count == 1 else (yield from self._advantage_moments(minibatch))
-            loss, loss_metrics = self.loss(self.network, minibatch, args, self.ent_coef, *moments)
-            loss_metrics = yield from self.differentiate(loss, loss_metrics, minibatch.mask)
-            # The decision is made on the device, without synchronisation: Adam skips the steps at which `stop` is 1.
-            if args.target_kl is not None:
-                stop = torch.maximum(stop, (loss_metrics[APPROX_KL] > args.target_kl).float())
-                self.optimizer.found_inf = stop
-            metrics += torch.cat([loss_metrics, self.optimize().view(1)])
-        metrics /= args.update_epochs * args.num_minibatches
+        for epoch in range(args.update_epochs):
+            samples = self.shuffled_samples(epoch)
+            moments = yield from self._advantage_moments(samples)
+            for minibatch, advantage_moments in zip(samples.minibatches(), moments, strict=True):
+                loss, loss_metrics = self.loss(self.network, minibatch, args, self.ent_coef, advantage_moments)
+                loss_metrics = yield from self.differentiate(loss, loss_metrics, minibatch.mask)
+                # The decision is made on the device, without synchronisation: Adam skips the steps at which `stop` is 1.
+                if args.target_kl is not None:
+                    stop = torch.maximum(stop, (loss_metrics[APPROX_KL] > args.target_kl).float())
+                    self.optimizer.found_inf = stop
+                metrics.append(loss_metrics)
+                norms.append(self.optimize())
+        means = torch.cat([torch.stack(metrics), torch.stack(norms).unsqueeze(1)], 1).mean(0, dtype=self.metrics.dtype)
+        self.metrics[-len(self.update_metrics) :] = means
         yield from self.finish_update()
 
-    def _advantage_moments(self, minibatch: Samples) -> Pooling[list[tuple[Tensor, Tensor]]]:
-        """Returns the one element (variance, mean) of the advantages of all shards."""
-        return (yield from pooled_var_means(self.shard, [minibatch.advantage], [minibatch.mask]))
+    def _advantage_moments(self, samples: Samples) -> Pooling[list[tuple[Tensor, Tensor]]]:
+        """Returns variance and mean, () each, of the advantages of each minibatch of all shards; `samples` are (M, B)."""
+        advantage, mask = samples.advantage, samples.mask
+        if self.shard.count == 1:
+            variance, mean = masked_var_mean(advantage, mask, dim=1)
+            return list(zip(variance.unbind(), mean.unbind(), strict=True))
+        masks = [None] * len(advantage) if mask is None else mask.unbind()
+        return (yield from pooled_var_means(self.shard, advantage.unbind(), masks))
 
-    def minibatches(self) -> Iterator[Samples]:
-        """Yields `num_minibatches` of the rollout's samples, `update_epochs` times, each time in another random order."""
-        args, samples = self.args, {name: x for name, x in self.buffer.samples()._asdict().items() if x is not None}
-        count = samples["advantage"].numel()
-        for epoch in range(args.update_epochs):
-            order = self.sample_order(count, epoch)
-            chunks = (x.flatten(0, 1).index_select(0, order).chunk(args.num_minibatches) for x in samples.values())
-            for minibatch in zip(*chunks, strict=True):
-                yield Samples(**dict(zip(samples, minibatch, strict=True)))
+    def shuffled_samples(self, epoch: int) -> Samples:
+        """Returns the samples of the rollout, (M, B), in the random order of an epoch.
+
+        Args:
+            epoch: the number of the epoch in this update, from 0.
+        """
+        samples = {name: x for name, x in self.buffer.samples()._asdict().items() if x is not None}
+        order = self.sample_order(samples["advantage"].numel(), epoch)
+        shape = self.args.num_minibatches, -1
+        return Samples(**{name: gather_rows(x.flatten(0, 1), order).unflatten(0, shape) for name, x in samples.items()})
 
     def sample_order(self, count: int, epoch: int) -> Tensor:
         """Returns the order of the samples in an epoch, (count,) int64.

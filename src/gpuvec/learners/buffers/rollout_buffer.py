@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Samples(NamedTuple):
-    """Samples of a loss, of any leading shape (...): (T, R) for a whole rollout, (B,) for a minibatch."""
+    """Samples of a loss, of any leading shape (...): (T, R) for a whole rollout, (B,) for a minibatch, (M, B) for M of them."""
 
     obs: Tensor  # (..., D)
     action: Tensor  # (...) or (..., K)
@@ -22,6 +22,11 @@ class Samples(NamedTuple):
     mask: Tensor | None = None  # (...) bool: the samples that count; None for all
     action_mask: Tensor | None = None  # (..., N) bool: the allowed actions; None in environments without masks
     critic_obs: Tensor | None = None  # (..., Dc): the critic's observations; None in environments without them
+
+    def minibatches(self) -> list[Samples]:
+        """Returns views of the M minibatches, (B,) each, of samples (M, B)."""
+        fields = ([None] * len(self.advantage) if x is None else x.unbind() for x in self)
+        return [Samples(*minibatch) for minibatch in zip(*fields, strict=True)]
 
 
 class RolloutBuffer(NamedTuple):

@@ -17,12 +17,19 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     return x.where(mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def masked_var_mean(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def masked_var_mean(x: Tensor, mask: Tensor | None, dim: int | None = None) -> tuple[Tensor, Tensor]:
     """Returns the unbiased variance and the mean of `x`, (...), where `mask`, (...) bool or None for all.
 
-    The variance is 0 where it selects less than two samples.
+    The variance is 0 where the mask selects less than two samples.
+
+    Args:
+        x: the samples.
+        mask: the samples that count.
+        dim: the dimension that is reduced; None for all.
     """
     if mask is None:
-        return torch.var_mean(x)
-    mean = masked_mean(x, mask)
-    return (x - mean).square().where(mask, 0.0).sum() / (mask.sum() - 1).clamp(min=1), mean
+        return torch.var_mean(x, dim)
+    count = mask.sum(dim)
+    mean = x.where(mask, 0.0).sum(dim) / count.clamp(min=1)
+    deviation = x - (mean if dim is None else mean.unsqueeze(dim))
+    return deviation.square().where(mask, 0.0).sum(dim) / (count - 1).clamp(min=1), mean

@@ -75,7 +75,14 @@ class FusedLoss:
         self.block_sums = torch.zeros(self.max_blocks, NUM_SUMS, device=args.device)
         self.num_finished_blocks = torch.zeros((), dtype=torch.int32, device=args.device)
 
-    def __call__(self, network: ActorCritic, samples: Samples, args: PPOArgs, ent_coef: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self,
+        network: ActorCritic,
+        samples: Samples,
+        args: PPOArgs,
+        ent_coef: Tensor,
+        advantage_moments: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Returns the loss of a minibatch, and its (5,) metrics.
 
         Args:
@@ -83,16 +90,24 @@ class FusedLoss:
             samples: the minibatch, (B,).
             args: the settings.
             ent_coef: coefficient of the entropy bonus, () float32 on the device.
+            advantage_moments: variance and mean, () each, by which advantages are normalised; None for those of the minibatch.
         """
         policy, value = network.both(samples.obs, samples.action_mask, samples.critic_obs)
         assert not isinstance(policy, Gaussian), "reason_not_supported refuses Gaussian policies"
-        loss, metrics = _Objective.apply(policy.logits, value, self, samples, args, ent_coef)  # type: ignore[no-untyped-call]  # of torch's
+        moments = advantage_moments or masked_var_mean(samples.advantage, samples.mask)
+        loss, metrics = _Objective.apply(policy.logits, value, self, samples, args, ent_coef, moments)  # type: ignore[no-untyped-call]  # of torch's
         return loss, metrics
 
     def run(
-        self, logits: Tensor, value: Tensor, samples: Samples, args: PPOArgs, ent_coef: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns the loss, (), its (5,) metrics, and its gradients by `logits` and `value`.
+        self,
+        logits: Tensor,
+        value: Tensor,
+        samples: Samples,
+        args: PPOArgs,
+        ent_coef: Tensor,
+        advantage_moments: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the loss, (), its (5,) metrics, and its gradients, (B N + B,): those by `logits`, then those by `value`.
 
         Args:
             logits: (B, N) float32.
@@ -100,12 +115,13 @@ class FusedLoss:
             samples: the minibatch, (B,); its observations are not used.
             args: the settings.
             ent_coef: coefficient of the entropy bonus, () float32 on the device.
+            advantage_moments: variance and mean, () each, by which advantages are normalised.
         """
-        rows, mask = len(value), samples.mask
-        variance, mean = masked_var_mean(samples.advantage, mask)
+        rows, mask, (variance, mean) = len(value), samples.mask, advantage_moments
         logits = logits if logits.stride(-1) == 1 else logits.contiguous()
-        logits_gradient, value_gradient = torch.empty(logits.shape, device=logits.device), torch.empty_like(samples.target)
-        metrics, loss = logits_gradient.new_empty(NUM_SUMS), logits_gradient.new_empty(())
+        gradients = torch.empty(logits.numel() + rows, device=logits.device)
+        logits_gradient, value_gradient = gradients.split([logits.numel(), rows])
+        metrics, loss = gradients.new_empty(NUM_SUMS), gradients.new_empty(())
         self.launch(
             min(self.max_blocks, -(-rows // self.rows_per_block)), logits=logits, value=value, action=samples.action,
             log_prob=samples.log_prob, advantage=samples.advantage, target=samples.target, mask=0 if mask is None else mask,
@@ -114,7 +130,7 @@ class FusedLoss:
             num_finished_blocks=self.num_finished_blocks, metrics=metrics, loss=loss, num_samples=rows,
             logits_stride=logits.stride(0), value_stride=value.stride(0), clip=args.clip, vf_coef=args.vf_coef,
         )  # fmt: skip
-        return loss, metrics, logits_gradient, value_gradient
+        return loss, metrics, gradients
 
 
 class _Objective(torch.autograd.Function):
@@ -122,18 +138,30 @@ class _Objective(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, value: Tensor, fused: FusedLoss, samples: Samples, args: PPOArgs, ent_coef: Tensor
+        ctx: Any,
+        logits: Tensor,
+        value: Tensor,
+        fused: FusedLoss,
+        samples: Samples,
+        args: PPOArgs,
+        ent_coef: Tensor,
+        advantage_moments: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor]:
-        loss, metrics, *gradients = fused.run(logits, value, samples, args, ent_coef)
-        ctx.save_for_backward(*gradients)
+        loss, metrics, gradients = fused.run(logits, value, samples, args, ent_coef, advantage_moments)
+        ctx.save_for_backward(gradients)
+        ctx.logits_shape = logits.shape
         ctx.mark_non_differentiable(metrics)
+        ctx.set_materialize_grads(False)  # autograd would fill a gradient of the metrics with zeros
         return loss, metrics
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, loss_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        logits_gradient, value_gradient = ctx.saved_tensors
-        return logits_gradient * loss_gradient, value_gradient * loss_gradient, None, None, None, None
+        (gradients,) = ctx.saved_tensors
+        rows, outputs = ctx.logits_shape
+        # One product, since a launch takes longer than the numbers.
+        logits_gradient, value_gradient = (gradients * loss_gradient).split([rows * outputs, rows])
+        return logits_gradient.view(rows, outputs), value_gradient, *[None] * 5
 
 
 def _head_sizes(network: ActorCritic) -> tuple[int, ...]:
