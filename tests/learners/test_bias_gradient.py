@@ -10,6 +10,7 @@ from tests.support.cuda_emulator import emulate
 
 from gpuvec.engine.backends.cuda.nvrtc import compile_cuda_source
 from gpuvec.learners.networks.bias_gradient import MIN_COMPUTE_CAPABILITY, bias_gradient, bias_gradient_kernel
+from gpuvec.learners.networks.linear import Linear, LinearReLU
 
 
 @pytest.mark.compile
@@ -52,3 +53,28 @@ def test_kernel_equals_torch(rows, columns, dtype, threads, has_relu, tmp_path) 
 def test_kernel_compiles(columns, dtype) -> None:
     for has_relu in (True, False):
         assert compile_cuda_source(bias_gradient_kernel(columns, dtype, has_relu), MIN_COMPUTE_CAPABILITY).code
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layer_class", [Linear, LinearReLU])
+def test_gradients_of_a_layer_on_a_gpu_equal_those_of_torch_each_time(layer_class, gpu) -> None:
+    generator = torch.Generator().manual_seed(3)
+    layer = layer_class(16, 8)
+    layer.load_state_dict({"weight": torch.randn(8, 16, generator=generator), "bias": torch.randn(8, generator=generator)})
+    layer.to(gpu)
+    for rows in (3, 40_000, 3):  # the counter of blocks is 0 again
+        x = torch.randn(rows, 16, generator=generator).to(gpu)
+        expected = torch.nn.functional.linear(x, layer.weight, layer.bias)
+        expected = expected.relu() if layer_class is LinearReLU else expected
+        gradients = [torch.autograd.grad(out.square().mean(), (layer.weight, layer.bias)) for out in (layer(x), expected)]
+        for actual, wanted in zip(*gradients, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=5e-3, atol=5e-3 * float(wanted.abs().max()))
+        counter = layer.block_counter(x.device)
+        assert counter is layer.block_counter(x.device)
+        assert int(counter) == 0
+
+
+def test_layers_on_a_cpu_need_no_counter_of_blocks() -> None:
+    layer = LinearReLU(4, 4)
+    assert layer.block_counter(torch.device("cpu")) is None
+    assert list(layer.state_dict()) == ["weight", "bias"]

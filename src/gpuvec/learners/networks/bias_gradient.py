@@ -52,12 +52,16 @@ def _launcher(columns: int, dtype: torch.dtype, has_relu: bool, device: torch.de
     return make_tensor_launcher(bias_gradient_kernel(columns, dtype, has_relu), parse_device(str(device)))
 
 
-def bias_gradient(out_gradient: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def bias_gradient(
+    out_gradient: Tensor, out: Tensor | None = None, num_finished_blocks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns the gradient of x W' + b, (R, N), and that of b, (N,).
 
     Args:
         out_gradient: the gradient of the results, (R, N).
         out: the results max(0, x W' + b), (R, N); None without a ReLU.
+        num_finished_blocks: () int32, which is 0 before and after the launch; no other stream may use it meanwhile. None for a
+            new one, which is filled by a launch of its own.
     """
     if not _is_supported(out_gradient):
         gradient = out_gradient if out is None else torch.ops.aten.threshold_backward(out_gradient, out, 0)
@@ -72,9 +76,14 @@ def bias_gradient(out_gradient: Tensor, out: Tensor | None = None) -> tuple[Tens
     _launcher(columns, out_gradient.dtype, out is not None, device)(
         blocks, out_gradient=out_gradient, out=0 if out is None else out, gradient=gradient, bias_gradient=result,
         block_sums=torch.empty(blocks, columns, device=device),
-        num_finished_blocks=torch.zeros((), dtype=torch.int32, device=device), num_rows=rows,
+        num_finished_blocks=new_block_counter(device) if num_finished_blocks is None else num_finished_blocks, num_rows=rows,
     )  # fmt: skip
     return gradient, result
+
+
+def new_block_counter(device: torch.device) -> Tensor:
+    """Returns a counter of finished blocks, () int32 on `device`."""
+    return torch.zeros((), dtype=torch.int32, device=device)
 
 
 def _is_supported(out_gradient: Tensor) -> bool:

@@ -1,4 +1,5 @@
-// The gradient of the weights and the bias of a convolution of 3 x 3 with a ReLU, as one partial gradient of each block.
+// The gradient of the weights and the bias of a convolution of 3 x 3 with a ReLU, as one partial gradient of each block: first
+// that of the weights, filter by filter, then that of the bias.
 //
 // A warp multiplies the gradient of the results of a tile by the pixels of its taps: rows are filters, and columns are taps.
 // The rows of taps are distributed over the lanes g. Behind the last one is a row of ones, whose column is the gradient of the
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) convolution_gradient(const
             for (int i = 0; i < 4; i++) {
                 const int filter = g + i / 2 * 8, tap = 3 * (8 * k + 2 * t + i % 2) + d;
                 if (tap <= TAPS)
-                    warp_sums[warp * PARTIAL_SIZE + filter * (TAPS + 1) + tap] =
+                    warp_sums[warp * PARTIAL_SIZE + (tap < TAPS ? filter * TAPS + tap : FILTERS * TAPS + filter)] =
                         sums[k][d][i] * (tap < TAPS ? (float)b.scale : 1.0f);
             }
     __syncthreads();

@@ -150,11 +150,10 @@ class ConvolveReLU(torch.autograd.Function):
         images, is_positive = ctx.saved_tensors
         shape, rows, device = ctx.shape, len(images), images.device
         blocks = _num_blocks(shape, "convolution_gradient", rows, device)
-        partial_gradients = torch.empty(blocks, FILTERS, shape.taps + 1, device=device)
+        partial_gradients = torch.empty(blocks, FILTERS * (shape.taps + 1), device=device)
         _launchers(shape, device)["convolution_gradient"](
             blocks, images=images, out_gradient=out_gradient.contiguous(), is_positive=is_positive,
             partial_gradients=partial_gradients, num_images=rows, scale=ctx.scale,
         )  # fmt: skip
-        gradient = partial_gradients.sum(0)
-        weight_gradient, bias_gradient = (x.contiguous() for x in (gradient[:, : shape.taps], gradient[:, shape.taps]))
+        weight_gradient, bias_gradient = partial_gradients.sum(0).split([FILTERS * shape.taps, FILTERS])
         return None, weight_gradient.view(FILTERS, -1, KERNEL_SIZE, KERNEL_SIZE), bias_gradient, None, None
