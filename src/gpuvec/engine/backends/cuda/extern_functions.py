@@ -20,7 +20,7 @@ from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import compile_source
 from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32
-from gpuvec.engine.compiler.functions import generate_function
+from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.single_agent.env_access import keep_env_in_registers
@@ -29,6 +29,12 @@ from gpuvec.engine.single_agent.episode_rules import make_episode_rules
 from gpuvec.engine.single_agent.step import action_argument, make_env_step, make_step
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv
+
+
+@inline_function
+def has_ended(flag: bool) -> bool:
+    """Returns `flag`, in place of `MemoryOps.any_in_sector`: adjacent lanes of a caller may step the same env."""
+    return flag
 
 
 def extern_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int]) -> dict[str, bytes]:
@@ -44,7 +50,7 @@ def extern_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int,
     """
     env, source = substitute_cuda_functions(env, options)
     code = {"author": compile_source(source, cc)} if source else {}
-    ops = numba_cuda.cuda_memory_ops()
+    ops = numba_cuda.cuda_memory_ops()._replace(any_in_sector=has_ended)
     functions = make_env_functions(env, options, ops)
     access = keep_env_in_registers(functions, ops)
     rules = make_episode_rules(functions, access.key, options, ops)
