@@ -128,6 +128,23 @@ def test_the_rollout_and_its_estimates_are_those_of_float64(emulation) -> None:
         assert relative_error(target, expected + value) < 1e-3
 
 
+@np.errstate(over="ignore")
+def test_sums_of_large_last_weights_do_not_overflow(small) -> None:
+    """A warp adds a unit's products with the last weights as integers, in units that depend on these weights."""
+    small.reset()
+    weight = small.layout.views(small.parameters)["body.actor.4.weight"]
+    weight.copy_(30.0 * torch.sign(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))))
+    before = small.parameters.clone()
+    _, records, _ = small.run(num_updates=0)
+    for k in range(2):
+        views = small.views(before, k)
+        _, obs, action, _, _ = small.fields(records[k])
+        drawn, is_close = expected_actions(small, views, obs, k)
+        assert is_close.double().mean() < 0.1
+        assert torch.equal(action[~is_close], drawn[~is_close])
+        assert len(action.unique()) == 2
+
+
 def gradient_of(emulation: Emulation, views, records, k: int):
     """The gradient of the loss of a minibatch, by name, its metrics, the ratios, and how far each sample is from a kink."""
     parameters = {name: view.clone().requires_grad_() for name, view in views.items()}

@@ -115,9 +115,8 @@ struct SharedMemory {
     NetworkMemory networks[2];
     alignas(16) char samples[SAMPLES_IN_SHARED ? sizeof(Samples) : 16];
     alignas(16) StepFactors step_factors[UPDATES];
-    float advantage_mean[UPDATES], advantage_scale[UPDATES];
-    float squared_norms[2][8],  // of each warp, of even and odd updates: no warp overwrites what another has not read
-         terms[2][NUM_TERMS], norm_sum;
+    float squared_norms[2][8];  // of each warp, of even and odd updates: no warp overwrites what another has not read
+    float advantage_mean[UPDATES], advantage_scale[UPDATES], terms[2][NUM_TERMS], norm_sum;
     Settings settings;
     Episode episodes[ENVS];
     int is_rollout_nonfinite, is_value_nonfinite;
@@ -163,11 +162,12 @@ __device__ __forceinline__ void multiply_edge(float (&sums)[32], const u32 (*lef
 }
 typedef u32 Fragments[4][4];  // 16 rows of 64 activations of a warp, as the left operands of four products
 
-// Columns c and c + 1 of an input, of which a one is column 0: row[c] is feature c - 1.
+// Columns c and c + 1 of an input, of which a one is column 0: row[c] is feature c - 1. Lanes whose columns are padding load
+// the first pair, so that the loads of an input are in no branches, which would run one after the other.
 __device__ __forceinline__ u32 input_pair(const float* row, int c) {
-    if (c > D) return 0;
-    const float2 x = *(const float2*)(row + c);
-    return pack_halves(c == 0 ? 1.0f : x.x, c < D ? x.y : 0.0f);
+    const float2 x = *(const float2*)(row + (c > D ? 0 : c));
+    const u32 pair = pack_halves(c == 0 ? 1.0f : x.x, c < D ? x.y : 0.0f);
+    return c > D ? 0 : pair;
 }
 // The left fragments of the inputs of rows g and g + 8.
 __device__ __forceinline__ void load_inputs(u32 (&x)[X_STEPS][4], const float* row, const float* row_plus_8, int t) {

@@ -15,23 +15,27 @@ constexpr bool TWO_ACTIONS = !GAUSSIAN && OUTPUTS == 2;  // the difference of th
 constexpr int SUMS = TWO_ACTIONS ? 1 : OUTPUTS;          // sums over a warp in each step
 constexpr int WORDS = GAUSSIAN ? 2 * K : 1, DRAWS = GAUSSIAN ? K : 1;  // random words, and numbers made of them, of a step
 
-// x summed over a warp as integers, in units of 2^-18: the bits of 48 + x count them if |x| < 16. Otherwise floats are added.
-__device__ __forceinline__ void sum_over_warp_fixed(float (&x)[SUMS]) {
-    float largest = 0.0f, sum[SUMS];
-#pragma unroll
-    for (int k = 0; k < SUMS; k++) {
-        largest = fmaxf(largest, fabsf(x[k]));
-        sum[k] = (float)(int)(sum_words_over_warp(__float_as_uint(x[k] + 48.0f)) - 32u * 0x42400000u) * (1.0f / 262144.0f);
-    }
-    const bool is_small = __all_sync(~0u, largest < 16.0f);
-#pragma unroll
-    for (int k = 0; k < SUMS; k++) x[k] = is_small ? sum[k] : sum_over_warp(x[k]);
+// x summed over a warp as integers, in units of `unit` * 2^-18: the bits of 48 + x / unit count them if |x / unit| < 16.
+__device__ __forceinline__ float sum_over_warp_fixed(float x, float unit, float inverse_unit) {
+    const u32 sum = sum_words_over_warp(__float_as_uint(x * inverse_unit + 48.0f)) - 32u * 0x42400000u;
+    return (float)(int)sum * (unit * (1.0f / 262144.0f));
 }
+// The power of two from 1 on that is larger than bound / 16.
+__device__ __forceinline__ float unit_of(float bound) {
+    return bound < 16.0f ? 1.0f : __uint_as_float(__float_as_uint(bound) & 0x7F800000u) * 0.125f;
+}
+
+// The first hidden layer of a row: two activations, and the right fragments of the products of the second layer.
+struct FirstLayer {
+    float low, high;
+    uint4 left_half, right_half;
+};
 
 // The actor for one row, distributed over a warp.
 struct PolicyOfWarp {
     u32 w2[4][4][4];
     float w1[2][D < 16 ? D + 1 : 1], b2[2], w3[2][SUMS], b3[SUMS], log_std[DRAWS], std[DRAWS];
+    float unit, inverse_unit;  // of the sums over the last hidden layer if its activation is tanh, whose magnitude is at most 1
     const half* edge;
 
     __device__ __forceinline__ float edge_weight(int unit, int column) const {
@@ -59,6 +63,12 @@ struct PolicyOfWarp {
                 w3[i][k] = edge_weight(last, OUTPUT_COLUMNS + k + TWO_ACTIONS)
                     - (TWO_ACTIONS ? edge_weight(last, OUTPUT_COLUMNS) : 0.0f);
         }
+        float bound = 0.0f;
+#pragma unroll
+        for (int k = 0; k < SUMS; k++) bound = fmaxf(bound, fabsf(w3[0][k]) + fabsf(w3[1][k]));
+#pragma unroll
+        for (int offset = 1; offset < 32; offset *= 2) bound = fmaxf(bound, __shfl_xor_sync(~0u, bound, offset));
+        unit = unit_of(bound), inverse_unit = 1.0f / unit;
 #pragma unroll
         for (int k = 0; k < SUMS; k++) b3[k] = m.tail[0][k + TWO_ACTIONS] - (TWO_ACTIONS ? m.tail[0][0] : 0.0f);
 #pragma unroll
@@ -73,31 +83,51 @@ struct PolicyOfWarp {
         }
         return even + odd;
     }
-    // z: the outputs, or the second logit minus the first of two, in all lanes. `h` is memory of the warp.
-    __device__ __forceinline__ void evaluate(const float* row, half* h, const Lane& l, float (&z)[SUMS]) const {
-        float low = activation(first_sum(row, 0, l.lane)), high = activation(first_sum(row, 1, l.lane));
+    // The first layer of a row. `h` is memory of the warp.
+    __device__ __forceinline__ FirstLayer first_layer(const float* row, half* h, const Lane& l) const {
+        FirstLayer x = {activation(first_sum(row, 0, l.lane)), activation(first_sum(row, 1, l.lane))};
+        if (LAYERS == 1) return x;
+        // Each lane's 16 numbers of a right fragment are adjacent.
+        ((u32*)h)[8 * l.t + 2 * (l.lane >> 3) + (l.lane >> 2 & 1)] = pack_halves(x.low, x.high);
+        __syncwarp();
+        x.left_half = ((const uint4*)h)[2 * l.t], x.right_half = ((const uint4*)h)[2 * l.t + 1];
+        return x;
+    }
+    // z: the outputs, or the second logit minus the first of two, in all lanes.
+    __device__ __forceinline__ void outputs(const FirstLayer& x, const Lane& l, float (&z)[SUMS]) const {
+        float low = x.low, high = x.high;
         if (LAYERS == 2) {
-            // Each lane's 16 numbers of a right fragment are adjacent.
-            ((u32*)h)[8 * l.t + 2 * (l.lane >> 3) + (l.lane >> 2 & 1)] = pack_halves(low, high);
-            __syncwarp();
-            const uint4 first = ((const uint4*)h)[2 * l.t], second = ((const uint4*)h)[2 * l.t + 1];
             float s[4][4] = {};
 #pragma unroll
-            for (int i = 0; i < 4; i++) mma(s[i], w2[i][0], first.x, first.y);
+            for (int i = 0; i < 4; i++) mma(s[i], w2[i][0], x.left_half.x, x.left_half.y);
 #pragma unroll
-            for (int i = 0; i < 4; i++) mma(s[i], w2[i][1], first.z, first.w);
+            for (int i = 0; i < 4; i++) mma(s[i], w2[i][1], x.left_half.z, x.left_half.w);
 #pragma unroll
-            for (int i = 0; i < 4; i++) mma(s[i], w2[i][2], second.x, second.y);
+            for (int i = 0; i < 4; i++) mma(s[i], w2[i][2], x.right_half.x, x.right_half.y);
 #pragma unroll
-            for (int i = 0; i < 4; i++) mma(s[i], w2[i][3], second.z, second.w);
+            for (int i = 0; i < 4; i++) mma(s[i], w2[i][3], x.right_half.z, x.right_half.w);
             low = activation((l.t & 2 ? l.t & 1 ? s[3][0] : s[2][0] : l.t & 1 ? s[1][0] : s[0][0]) + b2[0]);
             high = activation((l.t & 2 ? l.t & 1 ? s[3][2] : s[2][2] : l.t & 1 ? s[1][2] : s[0][2]) + b2[1]);
         }
 #pragma unroll
         for (int k = 0; k < SUMS; k++) z[k] = w3[0][k] * low + w3[1][k] * high;
-        sum_over_warp_fixed(z);
+        sum_outputs(z);
 #pragma unroll
         for (int k = 0; k < SUMS; k++) z[k] += b3[k];
+    }
+    // Sums over a warp as integers, which are one instruction. Activations of ReLU may be too large for them; then the warp adds
+    // floats.
+    __device__ __forceinline__ void sum_outputs(float (&z)[SUMS]) const {
+        bool is_small = true;
+        if (RELU) {
+            float largest = 0.0f;
+#pragma unroll
+            for (int k = 0; k < SUMS; k++) largest = fmaxf(largest, fabsf(z[k]));
+            is_small = __all_sync(~0u, largest < 16.0f);
+        }
+#pragma unroll
+        for (int k = 0; k < SUMS; k++)
+            z[k] = is_small ? sum_over_warp_fixed(z[k], RELU ? 1.0f : unit, RELU ? 1.0f : inverse_unit) : sum_over_warp(z[k]);
     }
 };
 
@@ -185,39 +215,46 @@ __device__ __forceinline__ void run_rollout(
     env_observe(env_batch, env, float_fields, int_fields, row);
     Episode episode = shared.episodes[e];
     episode.num_ended = episode.sum_returns = episode.sum_lengths = 0.0f;
+    float record[RECORD] = {}, reward = 0.0f, *target = samples.records[0];
+    int end = 0;
+    // Ends a step, while the next one waits for its first layer.
+    auto end_step = [&](bool has_step) {
+        if (end) {
+            if (end == 2) {  // the final observation is in global memory
+                const int slot = ENVS + e * MAX_TRUNCATIONS + num_truncated++;
+                record[TARGET] = (float)slot;
+                for (int k = l.lane; k < D; k += 32)
+                    between.extra_inputs[slot * EXTRA_PITCH + 1 + k] = __ldcg(b.final_obs + env * D + k);
+            }
+            episode.num_ended += 1.0f;
+            episode.sum_returns += episode.running_return, episode.sum_lengths += episode.running_length;
+            episode.running_return = episode.running_length = 0.0f;
+        }
+        if (l.lane == 0 && has_step) store_record<false>(target, record);
+    };
 #pragma unroll 1
     for (int first = 0; first < STEPS; first += 32) {
         ActionDraws draws;
         draws.draw(seed, iteration, first + l.lane, e);
 #pragma unroll 2
         for (int j = 0; j < 32 && first + j < STEPS; j++) {
-            float z[SUMS], record[RECORD] = {}, reward;
+            float z[SUMS];
             Component action[K];
-            policy.evaluate(row, between.h[4 * l.network + l.warp][j & 1], l, z);
+            const FirstLayer first_layer = policy.first_layer(row, between.h[4 * l.network + l.warp][j & 1], l);
+            end_step(first + j > 0);
+            policy.outputs(first_layer, l, z);
             record[LOG_PROB] = choose_action(b, policy, z, draws, j, action, record + ACTION);
 #pragma unroll
             for (int k = 0; k < D; k++) record[1 + k] = row[k];
-            float* target = samples.records[(first + j) * ENVS + e];
+            target = samples.records[(first + j) * ENVS + e];
             if (l.lane == 0) store_record<true>(target, record);
-            const int end = env_step(env_batch, env, env, clock + (u32)(first + j) + 1, &start, rng_stream, float_fields,
-                int_fields,
+            end = env_step(env_batch, env, env, clock + (u32)(first + j) + 1, &start, rng_stream, float_fields, int_fields,
                 action, row, &reward);
             record[ADVANTAGE] = reward * reward_scale, record[TARGET] = end & 1 ? TERMINATED : CONTINUES;
             episode.running_return += reward, episode.running_length += 1.0f;
-            if (end) {
-                if (end == 2) {  // the final observation is in global memory
-                    const int slot = ENVS + e * MAX_TRUNCATIONS + num_truncated++;
-                    record[TARGET] = (float)slot;
-                    for (int k = l.lane; k < D; k += 32)
-                        between.extra_inputs[slot * EXTRA_PITCH + 1 + k] = __ldcg(b.final_obs + env * D + k);
-                }
-                episode.num_ended += 1.0f;
-                episode.sum_returns += episode.running_return, episode.sum_lengths += episode.running_length;
-                episode.running_return = episode.running_length = 0.0f;
-            }
-            if (l.lane == 0) store_record<false>(target, record);
         }
     }
+    end_step(true);
     env_store(env_batch, env, start, float_fields, int_fields);
     if (episode.num_ended > 0.0f) episode.last_return = episode.sum_returns / episode.num_ended;
     if (l.lane == 0) {

@@ -25,12 +25,9 @@ __device__ __forceinline__ void store_second_weights(NetworkMemory& m, int j, co
 __device__ __forceinline__ void store_small_weight(NetworkMemory& m, int column, int unit, float weight) {
     const half x = to_half(weight);
     auto edge = [&](int c) -> half& { return m.edge[c / TILE][tile_position(unit, c % TILE)]; };
-    if (column <= D) edge(column) = x;
-    else if (LAYERS == 2 && column == SECOND_BIAS) edge(BIAS_COLUMN) = x;
-    else {
-        const int output = column - LAST_WEIGHTS;
-        edge(OUTPUT_COLUMNS + output) = x, m.w3[tile_position(output, unit)] = x;
-    }
+    const int output = column - LAST_WEIGHTS;
+    edge(column <= D ? column : output >= 0 ? OUTPUT_COLUMNS + output : BIAS_COLUMN) = x;
+    if (output >= 0) m.w3[tile_position(output, unit)] = x;
 }
 
 // Stores the gradients of the small parameters by column, and returns the sum of the squares of this thread's gradients.
@@ -58,8 +55,7 @@ __device__ __forceinline__ float store_small_gradients(NetworkMemory& m, const G
     return squares + other_squares;
 }
 // Adds the terms of the metrics of a minibatch, and the norm of its gradient.
-__device__ __forceinline__ void add_terms(SharedMemory& shared, int network, const GradientSums& sums, float norm) {
-    const Lane l(network);
+__device__ __forceinline__ void add_terms(SharedMemory& shared, const Lane& l, const GradientSums& sums, float norm) {
 #pragma unroll
     for (int i = 0; i < Z / 2; i++) {
         const int term = owned_input(i, l) - DERIVATIVES;
@@ -85,27 +81,53 @@ __device__ __forceinline__ void copy_gradient(const Batch& b, const SharedMemory
         target[TAIL + l.thread] = m.small_gradient()[COLUMNS * GRADIENT_PITCH + l.thread] * (1.0f / BATCH);
 }
 
-// A step of Adam for the small parameters of a thread.
-__device__ __forceinline__ void step_small(const Batch& b, SharedMemory& shared, const StepFactors& f, const Lane& l) {
+// A small parameter of a thread in registers. Those of a group are loaded before any is stored: a load behind a store waits for
+// the step of the parameter before it.
+struct SmallParameter {
+    float weight, exp_avg, exp_avg_sq, gradient;
+};
+// Steps of Adam for COUNT of the small parameters of a thread, from slot `first` on.
+template <int COUNT> __device__ __forceinline__ void step_small(
+    NetworkMemory& m, const SmallParameters& s, int first, const StepFactors& f, const Lane& l) {
+    SmallParameter x[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int slot = (first + i) * NETWORK_THREADS + l.thread, p = slot < TAIL ? slot : 0;
+        x[i] = {s.weights[p], s.exp_avg[p], s.exp_avg_sq[p], m.small_gradient()[p / H * GRADIENT_PITCH + p % H]};
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) step_of_adam(x[i].weight, x[i].exp_avg, x[i].exp_avg_sq, x[i].gradient, f);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int p = (first + i) * NETWORK_THREADS + l.thread;
+        if (p >= TAIL) continue;
+        s.weights[p] = x[i].weight, s.exp_avg[p] = x[i].exp_avg, s.exp_avg_sq[p] = x[i].exp_avg_sq;
+        store_small_weight(m, p / H, p % H, x[i].weight);
+    }
+}
+// The same for the last biases and the logarithms of the standard deviations. Threads that have none compute a step that they do
+// not store, because a branch would keep the step from running beside those of other parameters.
+__device__ __forceinline__ void step_tail(NetworkMemory& m, const StepFactors& f, const Lane& l) {
+    const int p = l.thread < DERIVATIVES ? l.thread : 0;
+    SmallParameter x = {m.tail[0][p], m.tail[1][p], m.tail[2][p], m.small_gradient()[COLUMNS * GRADIENT_PITCH + p]};
+    step_of_adam(x.weight, x.exp_avg, x.exp_avg_sq, x.gradient, f);
+    if (l.thread < DERIVATIVES) m.tail[0][p] = x.weight, m.tail[1][p] = x.exp_avg, m.tail[2][p] = x.exp_avg_sq;
+}
+// Both, for all small parameters of a thread.
+__device__ __forceinline__ void step_all_small(const Batch& b, SharedMemory& shared, const StepFactors& f, const Lane& l) {
+    constexpr int GROUP = 4, REST = SMALL_SLOTS % GROUP;
     NetworkMemory& m = shared.networks[l.network];
     const SmallParameters s = small_parameters_of(b, shared, l.network);
-    const float* gradients = m.small_gradient();
 #pragma unroll
-    for (int i = 0; i < SMALL_SLOTS; i++) {
-        const int p = i * NETWORK_THREADS + l.thread, column = p / H, unit = p % H;
-        if (p >= TAIL) continue;
-        step_of_adam(s.weights[p], s.exp_avg[p], s.exp_avg_sq[p], gradients[column * GRADIENT_PITCH + unit], f);
-        store_small_weight(m, column, unit, s.weights[p]);
-    }
-    if (const int p = l.thread; p < DERIVATIVES)
-        step_of_adam(m.tail[0][p], m.tail[1][p], m.tail[2][p], gradients[COLUMNS * GRADIENT_PITCH + p], f);
+    for (int first = 0; first + GROUP <= SMALL_SLOTS; first += GROUP) step_small<GROUP>(m, s, first, f, l);
+    if constexpr (REST > 0) step_small<REST>(m, s, SMALL_SLOTS - REST, f, l);
+    step_tail(m, f, l);
 }
 
 // The norm of the gradient over both networks, whose squares the warps have stored.
 __device__ __forceinline__ float gradient_norm(const SharedMemory& shared, int update) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum += shared.squared_norms[update & 1][i];
+    const float4 *squares = (const float4*)shared.squared_norms[update & 1], actor = squares[0], critic = squares[1];
+    const float sum = ((actor.x + actor.y) + (actor.z + actor.w)) + ((critic.x + critic.y) + (critic.z + critic.w));
     return square_root(sum) * (1.0f / BATCH);
 }
 
@@ -171,14 +193,18 @@ __device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shar
     sync_warpgroup(l.network);  // a thread has updated others of the small moments
 }
 
+// The factors of a step of Adam for the sums of a gradient whose norm is `norm`.
+__device__ __forceinline__ StepFactors scaled_factors(const SharedMemory& shared, int update, float norm) {
+    const StepFactors f = shared.step_factors[update];
+    const float scale = reciprocal(fmaxf(norm * shared.settings.inverse_max_norm, 1.0f)) * (1.0f / BATCH);
+    return {f.rate, f.root, f.first * scale, f.second * scale * scale};
+}
+
 // A step of Adam with the gradient `sums`, whose norm over both networks is `norm`.
-__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int network, int update, float norm,
-    const GradientSums& sums, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
+__device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int network, const StepFactors& f,
+    float norm, const GradientSums& sums, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
     const Lane l(network);
     NetworkMemory& m = shared.networks[l.network];
-    const float scale = __fdividef(1.0f / BATCH, fmaxf(norm * shared.settings.inverse_max_norm, 1.0f));
-    const StepFactors unscaled = shared.step_factors[update];
-    const StepFactors f = {unscaled.rate, unscaled.root, unscaled.first * scale, unscaled.second * scale * scale};
     // All moments first, so that no store is between their loads.
 #pragma unroll
     for (int i = 0; i < OWNED / 4; i++) {
@@ -190,7 +216,8 @@ __device__ __forceinline__ void step_network(const Batch& b, SharedMemory& share
         step_of_adam(w[2], a[2], v.z, s[2], f), step_of_adam(w[3], a[3], v.w, s[3], f);
         at = v;
     }
-    step_small(b, shared, f, l);
+    add_terms(shared, l, sums, norm);
+    step_all_small(b, shared, f, l);
 #pragma unroll
     for (int j = 0; j < OWNED / 8; j++) store_second_weights(m, j, weights + 8 * j, l);
     publish_stores();
@@ -207,19 +234,22 @@ __device__ __forceinline__ bool run_updates(const Batch& b, SharedMemory& shared
     bool is_finite = true;
     int k = 0;
 #pragma unroll 1
-    for (; k < (int)b.num_updates; k++) {
+    while (k < (int)b.num_updates && is_finite) {
+        const int first = k, end = k + min(DECAY_GROUP, (int)b.num_updates - k);
         GradientSums sums;
-        compute_gradient(b, shared, network, k, sums);
-        __syncthreads();
-        const float norm = gradient_norm(shared, k);
-        is_finite = isfinite(norm);
-        if (!is_finite) break;
-        add_terms(shared, network, sums, norm);
-        if (b.gradient && k == (int)b.num_updates - 1) copy_gradient(b, shared, network, sums);
-        step_network(b, shared, network, k, norm, sums, weights, exp_avg);
-        if ((k + 1) % DECAY_GROUP == 0) decay_moments(b, shared, network, exp_avg, DECAY_GROUP);
+#pragma unroll 1
+        for (; k < end; k++) {
+            compute_gradient(b, shared, network, k, sums);
+            __syncthreads();
+            const float norm = gradient_norm(shared, k);
+            const StepFactors factors = scaled_factors(shared, k, norm);
+            is_finite = isfinite(norm);
+            if (!is_finite) break;
+            step_network(b, shared, network, factors, norm, sums, weights, exp_avg);
+        }
+        if (b.gradient && k == (int)b.num_updates) copy_gradient(b, shared, network, sums);
+        decay_moments(b, shared, network, exp_avg, k - first);
     }
-    if (k % DECAY_GROUP) decay_moments(b, shared, network, exp_avg, k % DECAY_GROUP);
     __syncthreads();
     store_owned(shared, network, weights, exp_avg);
     if (threadIdx.x == 0) shared.settings.adam_step += (float)k;
