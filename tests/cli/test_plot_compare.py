@@ -26,10 +26,10 @@ from gpuvec.cli import curves_html, curves_png, main, output_file
 from gpuvec.cli.compare_command import csv_text
 from gpuvec.cli.plots import COLORS, MAX_PANELS
 from gpuvec.errors import MissingExtraError
+from gpuvec.learners.histories import read_histories
 from gpuvec.learners.runs.comparison import Comparison, reward_threshold
 from gpuvec.learners.runs.curves import Line, MeanCurve, Panel, make_panels
 from gpuvec.learners.runs.groups import group_runs
-from gpuvec.learners.runs.history import read_histories
 from gpuvec.learners.runs.seed_statistics import Estimate
 
 HOSTILE = "x/<b>$\\frac$</script>\x1b[31m-v0"

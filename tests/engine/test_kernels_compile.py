@@ -17,7 +17,7 @@ from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import dependent_launch, numba_cuda
 from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
-from gpuvec.engine.backends.elementwise import Elementwise
+from gpuvec.engine.backends.elementwise_operation import Elementwise
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, rollout_kernel_options

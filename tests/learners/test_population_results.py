@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from gpuvec.errors import CheckpointError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
+from gpuvec.learners.histories import read_histories
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.population.results.population_folder import load_population, save_population
@@ -24,7 +25,6 @@ from gpuvec.learners.population.results.population_result import PopulationResul
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.comparison import compare_groups
 from gpuvec.learners.runs.groups import group_runs
-from gpuvec.learners.runs.history import read_histories
 from gpuvec.learners.runs.seed_statistics import bootstrap_interval
 from gpuvec.learners.training import train
 

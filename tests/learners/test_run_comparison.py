@@ -14,12 +14,13 @@ pytest.importorskip("torch")
 from tests.support.run_folders import write_run
 
 from gpuvec.errors import CheckpointError
+from gpuvec.learners.histories import read_histories
 from gpuvec.learners.runs import curves
 from gpuvec.learners.runs.comparison import compare_groups, final_value, steps_per_second, steps_to_threshold
 from gpuvec.learners.runs.curves import make_panels, mean_curve
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.groups import describe_settings, differing_settings, group_runs
-from gpuvec.learners.runs.history import RunHistory, read_histories, read_history
+from gpuvec.learners.runs.history import RunHistory, read_history
 from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.runs.seed_statistics import (
     bootstrap_interval,

@@ -4,7 +4,8 @@ import numpy as np
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.engine.backends.device_arrays import address_of
-from gpuvec.engine.backends.elementwise import Elementwise, make_elementwise_launcher
+from gpuvec.engine.backends.elementwise import make_elementwise_launcher
+from gpuvec.engine.backends.elementwise_operation import Elementwise
 from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import row_of
 

@@ -49,9 +49,9 @@ def compare(
         require_writable(csv, force)
 
     import gpuvec  # noqa: F401  # registers the bundled environments
+    from gpuvec.learners.histories import read_histories
     from gpuvec.learners.runs.comparison import compare_groups, reward_threshold
     from gpuvec.learners.runs.groups import group_runs
-    from gpuvec.learners.runs.history import read_histories
 
     histories, messages = read_histories(runs, metric_name)
     groups, left_out = group_runs(histories)

@@ -53,9 +53,9 @@ def plot(
     if populations:
         return plot_population(runs, metric_name, x, png, html, force)
 
+    from gpuvec.learners.histories import read_histories
     from gpuvec.learners.runs.curves import make_panels
     from gpuvec.learners.runs.groups import group_runs
-    from gpuvec.learners.runs.history import read_histories
 
     histories, messages = read_histories(runs, metric_name)
     groups, left_out = group_runs(histories)

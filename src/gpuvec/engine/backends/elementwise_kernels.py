@@ -10,7 +10,7 @@ from gpuvec.engine.backends.cpu.loops import compile_native, make_batch_reader
 from gpuvec.engine.backends.cpu.object_code import ObjectCode
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary
-from gpuvec.engine.backends.elementwise import Elementwise
+from gpuvec.engine.backends.elementwise_operation import Elementwise
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.compiler.types import Batch

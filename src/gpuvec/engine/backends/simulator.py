@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gpuvec.engine.backends.cuda.launch_config import WARP_SIZE, make_launch_config
-from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher
+from gpuvec.engine.backends.launchers import ResetLauncher, RolloutLauncher, StepLauncher
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gpuvec.engine.backends.device import Device, parse_device
-from gpuvec.engine.backends.elementwise import Elementwise, make_elementwise_launcher
+from gpuvec.engine.backends.elementwise import make_elementwise_launcher
+from gpuvec.engine.backends.elementwise_operation import Elementwise
 
 TensorSpec = tuple[tuple[int, ...], torch.dtype]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.elementwise import Elementwise
+from gpuvec.engine.backends.elementwise_operation import Elementwise
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction

@@ -1,4 +1,4 @@
-"""The metrics of run folders over the training, for plots and comparisons. This module does not import torch.
+"""The metrics of a run folder over the training, for plots and comparisons. This module does not import torch.
 
 The files may be incomplete, because a training writes them at this moment, or damaged: what can be read is returned, with
 notes about the rest.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.metric_names import PROGRESS_METRICS, is_of_policy
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, POPULATION, RESULT, SETTINGS, parse_json
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, RESULT, SETTINGS, parse_json
 from gpuvec.learners.runs.summary import algorithm_in_name, finite_number, read_record
 
 FloatArray = NDArray[np.float64]
@@ -39,55 +39,6 @@ class RunHistory(NamedTuple):
     """The mean return of the evaluation at the end; nan if there was none."""
     notes: tuple[str, ...]
     """What of the files was left out."""
-
-
-def read_histories(paths: Iterable[Path], metric_name: str) -> tuple[list[RunHistory], list[str]]:
-    """Reads the histories of runs; those that cannot be read are left out.
-
-    Args:
-        paths: run folders, folders of populations, whose agents are a run each, or folders that contain such folders.
-        metric_name: as in `read_history`.
-
-    Returns:
-        The histories, and messages about what was left out.
-    """
-    histories, messages = [], []
-    # The same folder may be named twice, such as by `runs runs/first`.
-    unique_paths = {path.resolve(): path for folder in paths for path in run_paths(folder)}
-    for path in unique_paths.values():
-        try:
-            with RunFolder(path) as run:
-                runs = _read_runs(run, metric_name)
-        except (OSError, ValueError) as error:
-            messages.append(f"{error} It is left out.")
-            continue
-        histories += runs
-        messages += [note for history in runs for note in history.notes]
-    return histories, list(dict.fromkeys(messages))
-
-
-def _read_runs(run: RunFolder, metric_name: str) -> list[RunHistory]:
-    """Reads a run, or the agents of a population."""
-    if POPULATION not in run.file_names():
-        return [read_history(run, metric_name)]
-    from gpuvec.learners.population.results.agent_runs import read_agent_runs  # which needs this module
-
-    return read_agent_runs(run, metric_name)
-
-
-def run_paths(folder: Path) -> list[Path]:
-    """Returns the run folders that a path names: those in a folder that is none itself, or else the path.
-
-    Args:
-        folder: the path.
-    """
-    if not folder.is_dir() or _is_run(folder):
-        return [folder]
-    return sorted(filter(_is_run, folder.iterdir())) or [folder]
-
-
-def _is_run(path: Path) -> bool:
-    return (path / SETTINGS).is_file() or (path / POPULATION).is_file()
 
 
 def read_history(run: RunFolder, metric_name: str) -> RunHistory:

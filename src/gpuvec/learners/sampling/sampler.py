@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.elementwise import Elementwise
+from gpuvec.engine.backends.elementwise_operation import Elementwise
 from gpuvec.errors import ActionError
 from gpuvec.learners.cuda_graphs.launches import ElementwiseLauncher
 from gpuvec.learners.sampling.action_kernels import (

@@ -15,7 +15,7 @@ from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
 from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, target_description
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
-from gpuvec.engine.backends.kernel_set import (
+from gpuvec.engine.backends.launchers import (
     ResetLauncher,
     RolloutLauncher,
     StepLauncher,

@@ -22,7 +22,7 @@ from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
 from gpuvec.engine.backends.cuda.launch_config import LaunchConfig, SingleAgentLaunch, make_launch_config
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.backends.kernel_set import (
+from gpuvec.engine.backends.launchers import (
     ResetLauncher,
     RolloutLauncher,
     StepLauncher,
