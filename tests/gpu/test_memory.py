@@ -132,3 +132,23 @@ def test_outputs_remain_valid_after_close(make_env: Callable[..., Any], random_a
     assert torch.equal(obs, copy)
     assert bool((reward == 1.0).all())
     assert len(other_arrays) == 64
+
+
+def test_a_hundred_million_environments_step_as_few_do(make_env: Callable[..., Any]) -> None:
+    """Their arrays have more than 2^31 bytes. Rows at the end have the results of a small batch from the same state."""
+    num_envs, rows, steps = 100_000_000, 1000, 3
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("needs 24 GiB of free memory on the GPU")
+    large, small = make_env(num_envs=num_envs, buffers=1), make_env(num_envs=rows, buffers=1)
+    generator = torch.Generator(large.device).manual_seed(0)
+    for _ in range(steps):
+        small.unwrapped.set_state({name: x[-rows:].clone() for name, x in large.unwrapped.get_state().items()})
+        actions = torch.randint(0, 2, (num_envs,), generator=generator, device=large.device)
+        obs, reward, terminated, *_ = large.step(actions)
+        few_obs, few_reward, few_terminated, *_ = small.step(actions[-rows:].clone())
+        going_on = ~few_terminated
+        assert int(going_on.sum()) > rows // 2
+        assert torch.equal(obs[-rows:][going_on], few_obs[going_on])
+        assert torch.equal(reward[-rows:], few_reward)
+        assert torch.equal(terminated[-rows:], few_terminated)
+    assert len(torch.unique(obs[:, 0])) > num_envs // 100  # rows start from states of their own
