@@ -105,14 +105,18 @@ def test_processes_killed_at_random_moments_leave_a_run_that_continues_with_any_
         can_resume = found is not None and list_checkpoints(found)
         words = f"resume {found} {RESUME} --total-steps 1000000000" if can_resume else f"{ENDLESS} --runs {runs}"
         processes = start(tmp_path, words)
-        if kill % 10:  # otherwise one is killed while they start, and the other waits for it for 60 s
-            wait_for_checkpoint(runs, iteration + 5)
-        time.sleep(rng.uniform(0.0, 2.0))
-        victim = int(rng.integers(2))
-        processes[victim].kill()
-        begin = time.monotonic()
-        processes[1 - victim].wait(90)
-        times.append(time.monotonic() - begin)
+        try:
+            if kill % 10:  # otherwise one is killed while they start, and the other waits for it for 50 s
+                wait_for_checkpoint(runs, iteration + 5)
+            time.sleep(rng.uniform(0.0, 2.0))
+            victim = int(rng.integers(2))
+            processes[victim].kill()
+            begin = time.monotonic()
+            processes[1 - victim].wait(90)
+            times.append(time.monotonic() - begin)
+        finally:
+            for process in processes:
+                process.kill()
         statuses.append(finish(processes)[1 - victim][0])
         checkpoints = list_checkpoints(next(runs.iterdir())) if runs.is_dir() else []
         iteration = max((int(path.stem.partition("-")[2]) for path in checkpoints), default=0)

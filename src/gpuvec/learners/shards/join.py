@@ -23,7 +23,7 @@ from gpuvec.learners.shards.heartbeats import HeartbeatMonitor, connect_heartbea
 from gpuvec.learners.shards.process_group import Groups, Processes
 from gpuvec.learners.shards.torchrun import Launch, process_device, read_launch
 
-START_SECONDS = 60.0  # within which all processes must have started
+START_SECONDS = 50.0  # within which all processes must have started
 # Processes wait for each other's compilers, and for an evaluation of the first one. Those that hang are noticed by heartbeats.
 EXCHANGE_SECONDS = 1800.0
 FAILURE_SECONDS = 3.0  # within which a process that failed has said why
