@@ -38,7 +38,7 @@ NAMES = {
     "game": MULTI_AGENT_CASES,
     "env": SINGLE_AGENT,
     "rollout": SINGLE_AGENT,
-    "rows": ("draws", "estimates", "convolutions", "biases", "losses"),
+    "rows": ("draws", "estimates", "convolutions", "biases", "losses", "adam"),
     "fused": FUSED,
 }
 NAMES["extreme"] = tuple(BUNDLED_ENVS)

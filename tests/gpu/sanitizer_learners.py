@@ -92,6 +92,23 @@ def sum_bias_gradients(rows: int, rng: np.random.Generator) -> list[Any]:
     return outputs
 
 
+def step_adam(rows: int, rng: np.random.Generator) -> list[Any]:
+    """Steps of Adam, of tensors of less than one block and of several."""
+    import torch
+
+    from gpuvec.learners.cuda_graphs.optimizer import Adam
+
+    parameters = [tensor(rng.normal(size=size).astype("float32")) for size in (rows, 1, 31 * rows + 1)]
+    optimizer = Adam(parameters, tensor(np.float32(0.01)), eps=1e-5)
+    outputs: list[Any] = []
+    for found_inf in (None, torch.zeros((), device="cuda:0"), torch.ones((), device="cuda:0")):
+        optimizer.found_inf = found_inf
+        for p in parameters:
+            p.grad = tensor(rng.normal(size=p.shape).astype("float32"))
+        outputs += [optimizer.step(0.5)]
+    return outputs + parameters
+
+
 def make_outputs_body() -> Any:
     """A body whose outputs are its observations: logits, and behind them the value."""
     from torch import nn
@@ -138,6 +155,7 @@ LEARNER_KERNELS = {
     "convolutions": convolve,
     "biases": sum_bias_gradients,
     "losses": compute_losses,
+    "adam": step_adam,
 }
 
 

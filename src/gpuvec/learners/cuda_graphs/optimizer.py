@@ -1,14 +1,15 @@
 """Adam (Kingma and Ba, 2015, arXiv:1412.6980) that a CUDA graph can replay.
 
 `torch.optim.Adam` imports torch's compiler, which takes two seconds at its first use, and allocates its state in its first
-step. This class calls the same fused operation on a state that is allocated in advance.
+step. This class calls the same fused operation on a state that is allocated in advance, or on a GPU kernels for all parameters
+together, if there are not too many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch import Tensor
 BETAS = (0.9, 0.999)
 # Elements. The fused operation gives a block of threads to 65,536 elements of a tensor, so it would leave most of a GPU idle.
 PIECE_SIZE = 4096
+# With more tensors or elements, each block of the kernels would read too many addresses, or norms of other blocks.
+MAX_KERNEL_TENSORS, MAX_KERNEL_ELEMENTS = 24, 2**20
 
 
 class Adam:
@@ -46,19 +49,22 @@ class Adam:
         for p in self.state:
             by_dtype.setdefault(p.dtype, []).append(p)
         self._groups = list(by_dtype.values())
+        self._has_kernels, self._kernels = has_kernels(list(self.state)), cast(Any, None)
 
     @torch.no_grad()
     def step(self, max_norm: float | None = None) -> Tensor:
         """Updates all parameters from their gradients, and returns the norm of all gradients together, ().
 
         Args:
-            max_norm: a larger norm is clipped to it: the gradients are scaled, in place. None for no clipping.
+            max_norm: a larger norm is clipped to it; the gradients may be scaled in place. None for no clipping.
 
         Raises:
             ValueError: a parameter has no gradient.
         """
         if any(p.grad is None for p in self.state):
             raise ValueError("a parameter has no gradient; Adam steps all of them together.")
+        if self._has_kernels:
+            return self._step_by_kernels(max_norm)
         groups = [
             [list(tensors) for tensors in zip(*chain.from_iterable(map(self._pieces, group)), strict=True)]
             for group in self._groups
@@ -76,6 +82,15 @@ class Adam:
             torch._foreach_sub_(steps, [self.found_inf] * len(steps))
         return norm
 
+    def _step_by_kernels(self, max_norm: float | None) -> Tensor:
+        if self._kernels is None:
+            # Imported here because it imports the CUDA compiler, which a CPU does not need.
+            from gpuvec.learners.cuda_graphs.adam_kernels import AdamKernels
+
+            self._kernels = AdamKernels(list(self.state), BETAS)
+        norm: Tensor = self._kernels.step(self.state, self.learning_rate, self.eps, max_norm, self.found_inf)
+        return norm
+
     def _pieces(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yields views of a parameter, its gradient and its moments, each with the step."""
         state = self.state[parameter]
@@ -85,3 +100,12 @@ class Adam:
             return
         for views in zip(*(x.view(-1).split(PIECE_SIZE) for x in tensors), strict=True):
             yield *views, state["step"]
+
+
+def has_kernels(parameters: Sequence[Tensor]) -> bool:
+    """Returns whether the kernels step these `parameters`, tensors of any shapes."""
+    return (
+        0 < len(parameters) <= MAX_KERNEL_TENSORS
+        and sum(p.numel() for p in parameters) <= MAX_KERNEL_ELEMENTS
+        and all(p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() and p.numel() for p in parameters)
+    )
