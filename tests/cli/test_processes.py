@@ -20,8 +20,9 @@ torch = pytest.importorskip("torch")
 from tests.support.process_trainings import finish, run_command, run_command_with_quick_heartbeats, start_processes
 
 from gpuvec.cli import main
+from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.processes import torchrun_command
-from gpuvec.errors import ProcessesError
+from gpuvec.errors import LostProcessError, ProcessesError
 from gpuvec.learners.runs.checkpoint import list_checkpoints, load
 from gpuvec.learners.runs.restarts import find_interrupted_run
 from gpuvec.learners.shards import join
@@ -148,6 +149,17 @@ def test_a_process_that_hangs_ends_the_others(victim: int, tmp_path: Path) -> No
         processes[victim].kill()
     (_, _, errors) = finish(processes)[1 - victim]
     assert f"gpuvec: another process of the training is lost: process {victim} has not answered for 1 s.\n" in errors
+
+
+def test_after_a_loss_the_signal_of_torchrun_does_not_end_the_process_that_reports_it() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.raises(LostProcessError), deferred_signals():
+        raise LostProcessError("process 1 ended")
+    signal.raise_signal(signal.SIGTERM)
+    assert {number: signal.getsignal(number) for number in handlers} == handlers, "a second signal has its usual effect"
+    with pytest.raises(OSError, match="full"), deferred_signals():
+        raise OSError("the disk is full")
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
 
 
 # ---- messages
