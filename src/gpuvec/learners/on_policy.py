@@ -92,7 +92,6 @@ class OnPolicy(Policy):
         self.advantage = AdvantageEstimator(device, args.gamma, args.gae_lambda)
         self.reward_scaler = RewardScaler(R, args.gamma, device, self.shard) if args.normalize_returns else None
         self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
-        self.loss_gradient = torch.ones((), device=device)  # of the loss by itself, which autograd would allocate each time
         self.has_action_mask = hasattr(self.network.body, "allowed") or context.rows.action_mask is not None
         checks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
         self.guard = Guard({"act": (ALLOWED,), **checks} if self.has_action_mask else checks, LEARNED, device)
@@ -252,7 +251,7 @@ class OnPolicy(Policy):
         Returns:
             The metrics over the samples of all shards, (N,).
         """
-        gradient = torch.autograd.grad(loss, list(self.parameters.values()), self.loss_gradient)
+        gradient = torch.autograd.grad(loss, list(self.parameters.values()))
         *pooled_gradient, metrics = yield from pooled_mean(self.shard, [*gradient, metrics], mask)
         for p, g in zip(self.parameters.values(), pooled_gradient, strict=True):
             p.grad = g
