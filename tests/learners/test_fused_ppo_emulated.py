@@ -167,6 +167,39 @@ def test_the_optimizer_is_adam_for_any_number_of_parts(parts, tmp_path) -> None:
     assert arguments["fault_rows"].tolist() == [-1, -1]
 
 
+def gradient_in_float64(network, s, args) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the gradient of PPO's loss of the samples `s` of one step, and the metrics, computed with PyTorch in float64."""
+    exact = copy.deepcopy(network).double()
+    fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
+    exact_fields = (x.double() if x is not None and x.is_floating_point() else x for x in fields)
+    batch = Samples(*(x if x is None else x.flatten(0, 1) for x in exact_fields))
+    value, metrics = ppo_loss(exact, batch, args, args.ent_coef)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(value, list(exact.parameters()))]), metrics
+
+
+def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns what the kernel computes in place of `gradient_in_float64`."""
+    samples = s.advantage.numel()
+    config = make_update_config(shape, samples, 132)
+    flat = torch.zeros(shape.num_parameters())
+    for name, home in parameter_views(shape, network, flat).items():
+        home.copy_(dict(network.named_parameters())[name].detach())
+    records = expected_records(shape, s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask)
+    those = s.advantage.flatten() if s.mask is None else s.advantage[s.mask]
+    moved, advantage_sums = those - s.advantage[0, 0], torch.zeros(1, 3, ADVANTAGE_PARTS)
+    advantage_sums[0, :, 5] = torch.stack([torch.tensor(float(len(moved))), moved.sum(), moved.square().sum()])
+    partial_gradients, loss_sums = torch.zeros(config.num_partials, len(flat)), torch.zeros(config.num_partials, NUM_SUMS)
+    emulate(update_kernels(shape, config)["gradient"], folder)(
+        (2 * config.num_partials,), records=records, advantage=s.advantage, mask=0 if s.mask is None else s.mask,
+        advantage_sums=advantage_sums, parameters=flat, partial_gradients=partial_gradients, loss_sums=loss_sums,
+        iteration=torch.tensor(0), seed=1, num_minibatches=1, ent_coef=torch.tensor(args.ent_coef), minibatch_size=samples,
+        num_samples=samples, index_bits=(samples - 1).bit_length(), clip=args.clip, vf_coef=args.vf_coef,
+    )  # fmt: skip
+    views = parameter_views(shape, network, partial_gradients.sum(0) / len(moved))
+    gradient = torch.cat([views[name].flatten() for name, _ in network.named_parameters()])
+    return gradient, loss_sums.sum(0).double() / len(moved)
+
+
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     ("case", "samples"), [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70)]
@@ -175,30 +208,27 @@ def test_the_gradient_equals_that_of_float64(case, samples, tmp_path) -> None:
     features, space, _, leave = CASES[case]
     args, shape = make_shape(case, num_minibatches=1)
     network = network_of(features, space, args)
-    exact = copy.deepcopy(network).double()
     s = rollout_of(network, features, 1, samples, leave, torch.Generator().manual_seed(3))
-    fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
-    exact_fields = (x.double() if x is not None and x.is_floating_point() else x for x in fields)
-    batch = Samples(*(x if x is None else x.flatten(0, 1) for x in exact_fields))
-    value, metrics = ppo_loss(exact, batch, args, args.ent_coef)
-    wanted = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(exact.parameters()))])
-
-    config = make_update_config(shape, samples, 132)
-    flat = torch.zeros(shape.num_parameters())
-    for name, home in parameter_views(shape, network, flat).items():
-        home.copy_(dict(network.named_parameters())[name].detach())
-    records = expected_records(shape, s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask)
-    those = s.advantage[s.mask] if leave else s.advantage.flatten()
-    moved, advantage_sums = those - s.advantage[0, 0], torch.zeros(1, 3, ADVANTAGE_PARTS)
-    advantage_sums[0, :, 5] = torch.stack([torch.tensor(float(len(moved))), moved.sum(), moved.square().sum()])
-    partial_gradients, loss_sums = torch.zeros(config.num_partials, len(flat)), torch.zeros(config.num_partials, NUM_SUMS)
-    emulate(update_kernels(shape, config)["gradient"], tmp_path)(
-        (2 * config.num_partials,), records=records, advantage=s.advantage, mask=s.mask if leave else 0,
-        advantage_sums=advantage_sums, parameters=flat, partial_gradients=partial_gradients, loss_sums=loss_sums,
-        iteration=torch.tensor(0), seed=1, num_minibatches=1, ent_coef=torch.tensor(args.ent_coef), minibatch_size=samples,
-        num_samples=samples, index_bits=(samples - 1).bit_length(), clip=args.clip, vf_coef=args.vf_coef,
-    )  # fmt: skip
-    views = parameter_views(shape, network, partial_gradients.sum(0) / len(moved))
-    gradient = torch.cat([views[name].flatten() for name, _ in exact.named_parameters()])
+    wanted, expected_metrics = gradient_in_float64(network, s, args)
+    gradient, metrics = gradient_of_kernel(network, s, args, shape, tmp_path)
     assert relative_error(gradient, wanted) < 3e-3  # operands in FP16
-    torch.testing.assert_close(loss_sums.sum(0).double() / len(moved), metrics, rtol=5e-3, atol=2e-3)
+    torch.testing.assert_close(metrics, expected_metrics, rtol=5e-3, atol=2e-3)
+
+
+def test_a_gradient_beyond_the_range_of_fp16_is_finite(tmp_path) -> None:
+    """The last weights of a long training are large, and one failure among episodes that succeed has a large advantage."""
+    features, space, _, _ = CASES["clipped value"]
+    args, shape = make_shape("clipped value", num_minibatches=1)
+    network = network_of(features, space, args)
+    s = rollout_of(network, features, 1, 150, False, torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        network.body.actor[-1].weight.copy_(torch.tensor([[20.0], [-20.0]]).expand(2, 64))
+        policy = network.policy(s.obs[0])
+        # The action of one sample has become 1,000 times as probable since the rollout, and was a bad one.
+        s.log_prob.copy_(policy.log_prob_and_entropy(s.action[0])[0])
+        s.log_prob[0, 7] -= math.log(1000.0)
+        s.advantage.mul_(0.01)[0, 7] = -10.0
+    wanted, _ = gradient_in_float64(network, s, args)
+    gradient, _ = gradient_of_kernel(network, s, args, shape, tmp_path)
+    assert gradient.isfinite().all()
+    assert torch.cosine_similarity(gradient.double(), wanted, dim=0) > 0.9

@@ -264,6 +264,16 @@ def test_no_bit_depends_on_the_order_of_threads_nor_on_the_time_of_products(name
     assert equal(emulation.state_of(1), reverse.state_of(1))
 
 
+def test_a_gradient_beyond_the_range_of_fp16_is_finite(small) -> None:
+    """Derivatives by the value, clamped at 10,000, are multiplied by large last weights."""
+    small.reset()
+    small.layout.views(small.parameters)["body.critic.4.weight"].fill_(20.0)
+    small.settings["vf_coef"].fill_(1e4)
+    small.run(num_updates=1)
+    assert small.fault.tolist() == [0, 0]
+    assert small.parameters.isfinite().all()
+
+
 @pytest.mark.parametrize("fault", ["reward", "value", "gradient"])
 def test_an_agent_that_is_not_finite_is_stopped(small, fault) -> None:
     small.reset()

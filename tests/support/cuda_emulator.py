@@ -257,6 +257,8 @@ FUNCTION_BODIES = {  # {signature of a function with PTX: its body on a CPU}
     "u32 pack_bf16(float low, float high)": """const u32 x = __float_as_uint(low), y = __float_as_uint(high);
         return x + 0x7FFF + (x >> 16 & 1) >> 16 | y + 0x7FFF + (y >> 16 & 1) & 0xFFFF0000u;""",
     "u32 pack_halves(float low, float high)": "return pack_two_halves(low, high);",
+    "u32 pack_halves_saturated(float low, float high)": """const float bound = 65504.0f;
+        return pack_two_halves(std::clamp(low, -bound, bound), std::clamp(high, -bound, bound));""",
     "float activation(float x)": "return RELU ? fmaxf(x, 0.0f) : tanhf(x);",
     "u32 times_derivative(u32 h, u32 d)": """float x[2];
         for (int k = 0; k < 2; k++) {

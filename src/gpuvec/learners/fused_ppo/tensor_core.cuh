@@ -74,6 +74,12 @@ __device__ __forceinline__ u32 pack_halves(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+// The same, but a number beyond the range of FP16 becomes the largest one within it; nan remains.
+__device__ __forceinline__ u32 pack_halves_saturated(float low, float high) {
+    u32 r;
+    asm("cvt.rn.satfinite.f16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
 const u32 ONES = 0x3C003C00;  // two halves of 1
 
 // activation(x), and times_derivative(h, d): d times the derivative of the activation whose value is h, for two halves.
@@ -107,10 +113,13 @@ template <bool HALF_TILE = false> __device__ __forceinline__ void activate(u32* 
     h[1] = HALF_TILE ? 0 : pack_halves(activation(low[2]), activation(low[3]));
     h[3] = HALF_TILE ? 0 : pack_halves(activation(high[2]), activation(high[3]));
 }
-// h, the activations: becomes the sums of two adjacent products times the derivatives of these activations.
+// h, the activations: becomes the sums of two adjacent products times the derivatives of these activations. Weights can make the
+// sums for one sample larger than FP16 can hold, and infinity times a derivative of 0 would make the whole gradient nan.
 __device__ __forceinline__ void backpropagate(u32* h, const float* low, const float* high) {
-    h[0] = times_derivative(h[0], pack_halves(low[0], low[1])), h[1] = times_derivative(h[1], pack_halves(low[2], low[3]));
-    h[2] = times_derivative(h[2], pack_halves(high[0], high[1])), h[3] = times_derivative(h[3], pack_halves(high[2], high[3]));
+    h[0] = times_derivative(h[0], pack_halves_saturated(low[0], low[1]));
+    h[1] = times_derivative(h[1], pack_halves_saturated(low[2], low[3]));
+    h[2] = times_derivative(h[2], pack_halves_saturated(high[0], high[1]));
+    h[3] = times_derivative(h[3], pack_halves_saturated(high[2], high[3]));
 }
 
 // Reductions over the four lanes with fragments of a row, over the eight with fragments of a column, and over a warp.

@@ -190,12 +190,13 @@ __device__ __forceinline__ void activate(Fragments& h, float (&sums)[32]) {
 #pragma unroll
         for (int i = 0; i < 4; i++) h[k][i] = pack_halves(activation(sums[8 * k + 2 * i]), activation(sums[8 * k + 2 * i + 1]));
 }
-// h, the activations: becomes the sums times the derivatives of these activations.
+// h, the activations: becomes the sums times the derivatives of these activations. Sums beyond the range of FP16 are saturated,
+// as in tensor_core.cuh.
 __device__ __forceinline__ void backpropagate(Fragments& h, float (&sums)[32]) {
     complete(sums);
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++) 
-            h[k][i] = times_derivative(h[k][i], pack_halves(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]));
+            h[k][i] = times_derivative(h[k][i], pack_halves_saturated(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]));
 }
