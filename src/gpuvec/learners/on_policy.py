@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
-from gpuvec.learners.config.schedule import interpolate
+from gpuvec.learners.config.schedule import interpolate, remaining_share
 from gpuvec.learners.config.training_config import OnPolicyArgs
 from gpuvec.learners.cuda_graphs.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
@@ -287,7 +287,7 @@ class OnPolicy(Policy):
         if args.learning_rate_table:
             self.learning_rate.fill_(interpolate(args.learning_rate_table, steps))
         elif args.anneal_lr:
-            self.learning_rate.fill_(args.learning_rate * (1.0 - iteration / args.iterations))
+            self.learning_rate.fill_(args.learning_rate * remaining_share(iteration, args.iterations))
         if args.ent_coef_table:
             self.ent_coef.fill_(interpolate(args.ent_coef_table, steps))
         return self.stages

@@ -1,4 +1,4 @@
-"""Values that change during a training: tables of environment steps and values, which are interpolated linearly."""
+"""Values that change during a training: linearly to 0, or by tables of environment steps and values, which are interpolated."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ def interpolate(table: Schedule, steps: int) -> float:
         if steps <= end:
             return first + (last - first) * (steps - begin) / (end - begin)
     return table[-1][1]
+
+
+def remaining_share(iteration: int, iterations: int) -> float:
+    """Returns the share of a training that is left, by which learning rates are annealed; 0 after its end.
+
+    Args:
+        iteration: the number of iterations that are done.
+        iterations: the number of iterations of the training.
+    """
+    return max(0.0, 1.0 - iteration / iterations)
 
 
 def is_ascending(table: Schedule) -> bool:

@@ -115,7 +115,7 @@ class OnPolicyArgs(TrainingArgs):
     learning_rate: float = 2.5e-3
     """Adam's step size."""
     anneal_lr: bool = True
-    """Decrease the learning rate linearly to 0."""
+    """Decrease the learning rate linearly to 0, where it stays if a learner iterates beyond the training."""
     learning_rate_table: Schedule = ()
     """Pairs of environment steps and learning rates, interpolated linearly, instead of learning_rate and anneal_lr."""
     gamma: float = 0.99

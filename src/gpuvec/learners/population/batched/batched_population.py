@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gpuvec.errors import StateError
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
+from gpuvec.learners.config.schedule import remaining_share
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
@@ -125,7 +126,7 @@ class BatchedPopulation:
         """
         base, results = self.args.base, []
         for _ in range(iterations):
-            decay = 1.0 - self.iteration / base.iterations if base.anneal_lr else 1.0
+            decay = remaining_share(self.iteration, base.iterations) if base.anneal_lr else 1.0
             self._update.learning_rate_decay.fill_(decay)
             self._run()
             results.append(self._metrics[:, : self.args.num_agents].clone())

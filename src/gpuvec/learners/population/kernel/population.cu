@@ -87,7 +87,7 @@ __device__ __forceinline__ void run_rollouts(const Batch& b, SharedMemory& share
 #pragma unroll 1
     for (int e = warp; e < ENVS; e += THREADS / 32) run_rollout(b, shared, agent, iteration, e, l);
     if (free_thread < 0) return;
-    const float annealed = b.anneal_iterations ? 1.0f - (float)iteration / (float)b.anneal_iterations : 1.0f;
+    const float annealed = b.anneal_iterations ? fmaxf(1.0f - (float)iteration / (float)b.anneal_iterations, 0.0f) : 1.0f;
     for (int k = free_thread; k < UPDATES; k += FREE_THREADS)
         shared.step_factors[k] = make_step_factors(shared.settings.learning_rate * annealed, shared.settings.adam_step, k);
     constexpr int INDEX_BITS = bits_of(ROWS - 1);
