@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,20 @@ cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # JAX warns
+
+
+TRAININGS = """
+from cuda.bindings import driver
+from gpuvec.learners.evaluation.evaluate import evaluate
+from gpuvec.learners.ppo import PPOArgs, train
+
+for fused in (True, False):
+    args = PPOArgs(num_envs=64, num_iterations=2, device="cuda:1", fused=fused)
+    evaluate(train(args).network, args.env, episodes=8, device="cuda:1")
+devices = [driver.cuDeviceGet(k)[1] for k in range(2)]
+print([int(driver.cuDevicePrimaryCtxGetState(device)[2]) for device in devices])
+"""
+"""Trains and evaluates on the second of two GPUs, and prints for both whether this process has a context there."""
 
 
 def host(array: Any) -> np.ndarray[Any, Any]:
@@ -81,6 +97,11 @@ class TestTwoDevices:
         first, second = (train(a).network.state_dict() for a in (args, other_args))
         assert torch.cuda.current_device() == 0
         assert all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)
+
+    def test_training_on_another_device_needs_no_memory_of_the_first_one(self) -> None:
+        process = subprocess.run([sys.executable, "-c", TRAININGS], capture_output=True, text=True, check=False, timeout=300)
+        assert process.returncode == 0, process.stderr
+        assert process.stdout.splitlines()[-1] == "[0, 1]"
 
 
 @pytest.mark.parametrize("output", ["cupy", "jax", "dlpack"])

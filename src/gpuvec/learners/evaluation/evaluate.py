@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -10,10 +11,12 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from gpuvec.engine.backends.device import parse_device
 from gpuvec.episode import STEP_LIMIT, make_endless_error
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.cuda_graphs.settings import current_device
 from gpuvec.learners.environments import AgentSpaces, find_agent_spaces, is_multi_agent, make_env
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
@@ -59,8 +62,11 @@ def run_episodes(
     Raises:
         GpuvecError: an episode took more than 100,000 steps.
     """
-    envs = make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)
-    try:
+    device = str(parse_device(device))
+    with (
+        current_device(device),
+        closing(make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)) as envs,
+    ):
         obs, info = envs.reset(seed=seed)
         has_agents, first_obs = is_multi_agent(envs), next(iter(obs.values())) if isinstance(obs, Mapping) else obs
         shape = (episodes, envs.unwrapped.num_agents) if has_agents else (episodes,)
@@ -89,8 +95,6 @@ def run_episodes(
             for name, values in metrics.items():  # Those of the last step of an episode are complete.
                 values.copy_(info["metrics"][name].where(running.view(-1), values))
             running &= ~(terminated | truncated).view_as(running)
-    finally:
-        envs.close()
     raise make_endless_error(int(running.sum()), episodes)
 
 

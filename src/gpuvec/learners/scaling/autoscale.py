@@ -18,6 +18,7 @@ from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.memory_check import free_bytes, rollout_bytes
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.cuda_graphs.settings import current_device
 from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, shared_settings
 from gpuvec.learners.scaling.trial import Trial, free_caches, run_trial
 from gpuvec.learners.scaling.trial_choice import fastest, speed, trials_of_all
@@ -91,8 +92,7 @@ def autoscale(
         raise ValueError(f"memory_share must be above 0 and at most 1, and seconds above 0, got {memory_share} and {seconds}.")
     configs = args if isinstance(args, Mapping) else {ALL: args}
     setting = shared_settings(configs).device
-    with join_processes(setting) as joined:
-        device = process_device(setting)
+    with join_processes(setting) as joined, current_device(device := process_device(setting)):
         configs = {
             role: replace(config, device=device, num_envs=None) if isinstance(config, TrainingArgs) else config
             for role, config in configs.items()
