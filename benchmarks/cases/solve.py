@@ -12,11 +12,11 @@ import math
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.measure import Figures, make_parser
@@ -224,6 +224,14 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
     return Solution(seed, score.value, curve, next(steps, math.nan), {**score.metrics, **comparison})
 
 
+def attempt(task: tuple[Goal, int, str]) -> Solution | str:
+    """Returns the result of `solve`, or the text of its error, so that other trainings continue."""
+    try:
+        return solve(task)
+    except Exception as error:  # noqa: BLE001  # a training that fails must not stop the others
+        return f"{type(error).__name__}: {error}"
+
+
 def report(figures: Figures, goal: Goal, solutions: Sequence[Solution]) -> None:
     """Adds the rows of all seeds.
 
@@ -277,15 +285,38 @@ def run_trainings(figures: Figures, goals: Sequence[Goal], arguments: Namespace)
     goals = [goal for goal in goals if arguments.only in f"{goal.task}.{goal.algorithm}"]
     trainings = [(goal, seed) for goal in goals for seed in arguments.seeds]
     tasks = [(*training, device) for training, device in zip(trainings, cycle(arguments.devices), strict=False)]
-    with arguments.to.open("w", newline="") as file, get_context("spawn").Pool(arguments.parallel) as pool:
-        curves = csv.writer(file)
-        curves.writerow(("env", "algorithm", "seed", "steps", "seconds", "return"))
-        results = pool.imap(solve, tasks)
-        for goal in goals:
-            solutions = list(islice(results, len(arguments.seeds)))
-            for one in solutions:
-                curves.writerows((goal.task, goal.algorithm, one.seed, *point) for point in one.curve)
+    # With one task for each process, no process keeps the memory of a training that failed, or memory on several GPUs.
+    pool_of_processes = get_context("spawn").Pool(arguments.parallel, maxtasksperchild=1)
+    with arguments.to.open("w", newline="") as file, pool_of_processes as pool:
+        write_results(figures, goals, arguments.seeds, pool.imap(attempt, tasks), file)
+
+
+def write_results(
+    figures: Figures, goals: Sequence[Goal], seeds: Sequence[int], results: Iterable[Solution | str], file: TextIO
+) -> None:
+    """Writes the curve of each training when it has ended, and the figures of each goal.
+
+    A training that failed is a row of its own, and the figures of its goal are those of the other seeds.
+
+    Args:
+        figures: where the rows are added.
+        goals: the goals.
+        seeds: of the trainings of each goal.
+        results: the results of `attempt` for all seeds of the first goal, then of the second one, and so on.
+        file: the CSV file of the curves.
+    """
+    curves, remaining = csv.writer(file), iter(results)
+    curves.writerow(("env", "algorithm", "seed", "steps", "seconds", "return"))
+    for goal in goals:
+        solutions = []
+        for seed, result in zip(seeds, islice(remaining, len(seeds)), strict=True):
+            if isinstance(result, str):
+                figures.add_failure(f"{goal.task}.{goal.algorithm}.seed_{seed}", result)
+                continue
+            solutions.append(result)
+            curves.writerows((goal.task, goal.algorithm, seed, *point) for point in result.curve)
             file.flush()
+        if solutions:
             report(figures, goal, solutions)
 
 

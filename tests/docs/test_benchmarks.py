@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from tests.support.bundled_envs import BUNDLED_ENVS
 
 from benchmarks import multi_gpu
-from benchmarks.cases import game_training
+from benchmarks.cases import game_training, solve
 from benchmarks.tools import child_processes, figures, ratios, suite, training_table
 from benchmarks.tools.measure import Figures
 from benchmarks.tools.quote import requote
@@ -255,6 +256,38 @@ def test_returns_of_both_roles_are_compared_for_all_pairs() -> None:
         for states in ("trained", "random"):
             assert len({value for name, value in by_pair.items() if name.startswith(f"{states}_state_")}) == 1
         assert len(set(by_pair.values())) == 2
+
+
+def test_a_training_that_fails_loses_no_other_one(tmp_path: Path) -> None:
+    """The first goal has a seed that failed, and the second one has no other. The curve of each seed is written at once."""
+    goals = [solve.Goal(name, "ppo", bar=1.0) for name in ("First-v0", "Second-v0", "Third-v0")]
+    path, lines_before = tmp_path / "curves.csv", []
+
+    def trainings() -> Iterator[solve.Solution | str]:
+        for goal, failing_seeds in zip(goals, ({1}, {0, 1, 2}, set[int]()), strict=True):
+            for seed in range(3):
+                lines_before.append(len(path.read_text().splitlines()))
+                solution = solve.Solution(seed, float(seed), [(64, "0.5", f"{seed}")], 64.0, {})
+                yield f"OutOfMemoryError: {goal.env}" if seed in failing_seeds else solution
+
+    with path.open("w", newline="") as file:
+        solve.write_results(Figures("solve", tmp_path / "rows.jsonl"), goals, range(3), trainings(), file)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    failures = {row["name"]: row["failed"] for row in rows if "failed" in row}
+    assert failures == {
+        "First-v0.ppo.seed_1": "OutOfMemoryError: First-v0",
+        **{f"Second-v0.ppo.seed_{seed}": "OutOfMemoryError: Second-v0" for seed in range(3)},
+    }
+    passed = {row["name"]: (row["value"], row["details"]["seeds"]) for row in rows if row["name"].endswith(".passed")}
+    assert passed == {"First-v0.ppo.passed": (1, 2), "Third-v0.ppo.passed": (2, 3)}
+    assert lines_before == [0, 2, 2, 3, 3, 3, 3, 4, 5]
+    with path.open() as file:
+        curves = [(row["env"], row["seed"]) for row in csv.DictReader(file)]
+    assert curves == [("First-v0", "0"), ("First-v0", "2"), *(("Third-v0", seed) for seed in "012")]
+
+
+def test_the_error_of_a_training_is_its_result() -> None:
+    assert solve.attempt((solve.Goal("Nowhere-v0", "unknown", bar=1.0), 0, "cpu")).startswith("ValueError: ")
 
 
 def test_ratios_compare_the_best_results_of_both_sides() -> None:
