@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", choices=("quiet", "default"), default=("quiet", "default"))
     parser.add_argument("--num-envs", type=int, default=65_536, metavar="E")
     parser.add_argument("--iterations", type=int, default=250, metavar="N", help="of a window, and of an epoch of Lightning")
-    parser.add_argument("--repeats", type=int, default=7, help="windows of each")
+    parser.add_argument("--repeats", type=int, default=5, help="windows of each")
     parser.add_argument("--device", default="cuda:0")
     arguments = parser.parse_args()
     figures = Figures("lightning_training", arguments.json)
