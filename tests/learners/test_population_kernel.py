@@ -28,13 +28,15 @@ PENDULUM = PopulationShape(3, 1, 1, True, 2, False, True, 4, 128, 4, 4, 200)
 def number_of_products(shape: PopulationShape) -> int:
     """The products of a warpgroup in the code: of a tile for the values, and of the tiles of a minibatch for its gradient.
 
+    With four environments the code for values is there twice: for those during a rollout, and for those after it.
+
     Of shapes with at most 7 features and 4 outputs.
     """
     tiles = 2 if shape.minibatch_size == 128 else 1
     forward = 1 + 4 + (1 + 4 if shape.layers == 2 else 0)
     backward = 1 + (4 if shape.layers == 2 else 0)
     weight_gradients = 4 * (4 if shape.layers == 2 else 3)  # of both or all weights, and of the last biases
-    return forward + tiles * (forward + backward + weight_gradients)
+    return (2 if shape.num_envs == 4 else 1) * forward + tiles * (forward + backward + weight_gradients)
 
 
 @pytest.mark.compile

@@ -79,6 +79,8 @@ inline u32 sum_words_over_warp(u32 x) {
 inline float clamp_magnitude(float x, float bound) { return x > bound ? bound : x < -bound ? -bound : x; }
 inline float to_float(half x) { return _cvtsh_ss(x); }
 inline half to_half(float x) { return _cvtss_sh(x, 0); }
+inline float exponential(float x) { return expf(x); }
+inline float logarithm(float x) { return logf(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
 inline float square_root(float x) { return sqrtf(x); }
 

@@ -46,6 +46,9 @@ constexpr float CONTINUES = 0.0f, TERMINATED = -1.0f;
 // Inputs that are no samples: the observations after the last step, and the final ones of truncated episodes.
 constexpr int EXTRA = round_up(ENVS * (1 + MAX_TRUNCATIONS), TILE), EXTRA_PITCH = round_up(D + 1, 4);
 
+// With four environments, the warpgroup without a rollout evaluates the samples of each ROUND of steps while the next ones run.
+constexpr int ROUND = 32, EARLY_STEPS = ENVS == 4 && STEPS % ROUND == 0 ? STEPS - ROUND : 0, EARLY_TILES = EARLY_STEPS * ENVS / TILE;
+
 // The tiles of the weights next to the features and to the outputs, which share rows of 64 columns: the first weights, the last
 // weights transposed, and the second biases. Each starts at a multiple of 16 columns.
 constexpr int OUTPUT_COLUMNS = 16 * X_STEPS, BIAS_COLUMN = OUTPUT_COLUMNS + 16 * OUTPUT_STEPS,

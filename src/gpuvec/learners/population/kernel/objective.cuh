@@ -12,7 +12,7 @@ constexpr int SMALL_VALUE_LOSS = DERIVATIVES, LARGE_VALUE_LOSS = SMALL_VALUE_LOS
 // Returns minus the derivative of the clipped surrogate by the log-probability of the action, and stores the terms.
 __device__ __forceinline__ float surrogate_derivative(float log_prob, const float* record, float advantage, float clip,
     float (&d)[Z]) {
-    const float log_ratio = fminf(log_prob - record[LOG_PROB], 80.0f), ratio = __expf(log_ratio);
+    const float log_ratio = fminf(log_prob - record[LOG_PROB], 80.0f), ratio = exponential(log_ratio);
     const bool is_positive = advantage >= 0.0f;
     const float bound = is_positive ? 1.0f + clip : 1.0f - clip;
     const bool is_within = is_positive ? ratio <= bound : ratio >= bound;
@@ -30,7 +30,7 @@ __device__ __forceinline__ void actor_derivatives(
 #pragma unroll
     for (int k = 0; k < K; k++) {
         const float log_std = tail[K + k];
-        inverse_std[k] = __expf(-log_std), normal[k] = (record[ACTION + k] - z[k]) * inverse_std[k];
+        inverse_std[k] = exponential(-log_std), normal[k] = (record[ACTION + k] - z[k]) * inverse_std[k];
         log_prob -= 0.5f * normal[k] * normal[k] + log_std + LOG_SQRT_TWO_PI, entropy += log_std + (0.5f + LOG_SQRT_TWO_PI);
     }
     const float by_log_prob = surrogate_derivative(log_prob, record, advantage, s.clip, d);
@@ -52,10 +52,10 @@ __device__ __forceinline__ void actor_derivatives(
 #pragma unroll
     for (int k = 0; k < OUTPUTS; k++) {
         const float shifted = z[k] - max_logit;
-        p[k] = __expf(shifted), total += p[k], weighted_sum += p[k] * shifted,
+        p[k] = exponential(shifted), total += p[k], weighted_sum += p[k] * shifted,
             action_logit = k == action ? shifted : action_logit;
     }
-    const float scale = __fdividef(1.0f, total), log_total = __logf(total), entropy = log_total - weighted_sum * scale;
+    const float scale = reciprocal(total), log_total = logarithm(total), entropy = log_total - weighted_sum * scale;
     const float by_log_prob = surrogate_derivative(action_logit - log_total, record, advantage, s.clip, d);
 #pragma unroll
     for (int k = 0; k < OUTPUTS; k++) {

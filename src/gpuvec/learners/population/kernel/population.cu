@@ -77,8 +77,8 @@ __device__ __forceinline__ void store_agent(const Batch& b, const SharedMemory& 
     if (threadIdx.x == 0) b.adam_step[blockIdx.x] = shared.settings.adam_step;
 }
 
-// The rollout, by a warp per environment; the other warps meanwhile compute the order of the samples and the factors of Adam's
-// steps.
+// The rollout, by a warp per environment; the other warps meanwhile compute the order of the samples, the factors of Adam's
+// steps and, with four environments, values.
 __device__ __forceinline__ void run_rollouts(const Batch& b, SharedMemory& shared, int launch_iteration) {
     const Lane l;
     const i64 agent = blockIdx.x, iteration = b.first_iteration + launch_iteration;
@@ -97,6 +97,7 @@ __device__ __forceinline__ void run_rollouts(const Batch& b, SharedMemory& share
         const Permutation permutation(b.order_seeds[agent], iteration + 1, epoch, ROWS, INDEX_BITS);
         for (int i = free_thread; i < ROWS; i += FREE_THREADS) samples.order[epoch * ROWS + i] = (unsigned short)permutation(i);
     }
+    if (EARLY_TILES > 0) evaluate_early(shared, samples, l);
 }
 
 // Values, advantages and targets of the rollout, and the means of advantages by minibatch.
@@ -107,7 +108,7 @@ __device__ __forceinline__ void estimate(const Batch& b, SharedMemory& shared) {
     if (TWO_ACTIONS)
         for (int i = threadIdx.x; i < ROWS; i += THREADS) 
             samples.records[i][LOG_PROB] = log_prob_of_two(samples.records[i][LOG_PROB]);
-    evaluate_all(shared, samples, l);
+    evaluate_rest(shared, samples, l);
     __syncthreads();
 #pragma unroll 1
     for (int e = warp; e < ENVS; e += THREADS / 32) estimate_advantages(shared, samples, e, l.lane);

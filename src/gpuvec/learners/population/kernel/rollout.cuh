@@ -72,7 +72,7 @@ struct PolicyOfWarp {
 #pragma unroll
         for (int k = 0; k < SUMS; k++) b3[k] = m.tail[0][k + TWO_ACTIONS] - (TWO_ACTIONS ? m.tail[0][0] : 0.0f);
 #pragma unroll
-        for (int k = 0; k < DRAWS; k++) log_std[k] = GAUSSIAN ? m.tail[0][K + k] : 0.0f, std[k] = __expf(log_std[k]);
+        for (int k = 0; k < DRAWS; k++) log_std[k] = GAUSSIAN ? m.tail[0][K + k] : 0.0f, std[k] = exponential(log_std[k]);
     }
     __device__ __forceinline__ float first_sum(const float* row, int i, int lane) const {
         float even = D < 16 ? w1[i][0] : edge_weight(2 * lane + i, 0), odd = 0.0f;
@@ -97,7 +97,9 @@ struct PolicyOfWarp {
     __device__ __forceinline__ void outputs(const FirstLayer& x, const Lane& l, float (&z)[SUMS]) const {
         float low = x.low, high = x.high;
         if (LAYERS == 2) {
-            float s[4][4] = {};
+            float s[4][4];  // the sums start with the biases of the units with which a lane continues
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[i][0] = b2[0], s[i][2] = b2[1], s[i][1] = s[i][3] = 0.0f;
 #pragma unroll
             for (int i = 0; i < 4; i++) mma(s[i], w2[i][0], x.left_half.x, x.left_half.y);
 #pragma unroll
@@ -106,8 +108,8 @@ struct PolicyOfWarp {
             for (int i = 0; i < 4; i++) mma(s[i], w2[i][2], x.right_half.x, x.right_half.y);
 #pragma unroll
             for (int i = 0; i < 4; i++) mma(s[i], w2[i][3], x.right_half.z, x.right_half.w);
-            low = activation((l.t & 2 ? l.t & 1 ? s[3][0] : s[2][0] : l.t & 1 ? s[1][0] : s[0][0]) + b2[0]);
-            high = activation((l.t & 2 ? l.t & 1 ? s[3][2] : s[2][2] : l.t & 1 ? s[1][2] : s[0][2]) + b2[1]);
+            low = activation(l.t & 2 ? l.t & 1 ? s[3][0] : s[2][0] : l.t & 1 ? s[1][0] : s[0][0]);
+            high = activation(l.t & 2 ? l.t & 1 ? s[3][2] : s[2][2] : l.t & 1 ? s[1][2] : s[0][2]);
         }
 #pragma unroll
         for (int k = 0; k < SUMS; k++) z[k] = w3[0][k] * low + w3[1][k] * high;
@@ -171,7 +173,7 @@ __device__ __forceinline__ float choose_action(
 #pragma unroll
     for (int k = 1; k < SUMS; k++) max_logit = fmaxf(max_logit, z[k]);
 #pragma unroll
-    for (int k = 0; k < SUMS; k++) weights[k] = __expf(z[k] - max_logit), total += weights[k];
+    for (int k = 0; k < SUMS; k++) weights[k] = exponential(z[k] - max_logit), total += weights[k];
     const float threshold = __shfl_sync(~0u, draws.x[0], j) * total;
     int choice = -1;
 #pragma unroll
@@ -180,12 +182,12 @@ __device__ __forceinline__ float choose_action(
         const bool is_choice = choice < 0 && (cumulative > threshold || k == SUMS - 1);
         choice = is_choice ? k : choice, shifted = is_choice ? z[k] - max_logit : shifted;
     }
-    log_prob = shifted - __logf(total), action[0] = ACTION_START + choice, recorded[0] = (float)choice;
+    log_prob = shifted - logarithm(total), action[0] = ACTION_START + choice, recorded[0] = (float)choice;
 #endif
     return log_prob;
 }
 __device__ __forceinline__ float log_prob_of_two(float difference) {
-    return fminf(difference, 0.0f) - __logf(1.0f + __expf(-fabsf(difference)));
+    return fminf(difference, 0.0f) - logarithm(1.0f + exponential(-fabsf(difference)));
 }
 
 // Stores vectors of four numbers of a record: those of which all are known before the step, or the others.
@@ -233,15 +235,15 @@ __device__ __forceinline__ void run_rollout(
         if (l.lane == 0 && has_step) store_record<false>(target, record);
     };
 #pragma unroll 1
-    for (int first = 0; first < STEPS; first += 32) {
+    for (int first = 0; first < STEPS; first += ROUND) {
         ActionDraws draws;
         draws.draw(seed, iteration, first + l.lane, e);
 #pragma unroll 2
-        for (int j = 0; j < 32 && first + j < STEPS; j++) {
+        for (int j = 0; j < ROUND && first + j < STEPS; j++) {
             float z[SUMS];
             Component action[K];
             const FirstLayer first_layer = policy.first_layer(row, between.h[4 * l.network + l.warp][j & 1], l);
-            end_step(first + j > 0);
+            end_step(j > 0);
             policy.outputs(first_layer, l, z);
             record[LOG_PROB] = choose_action(b, policy, z, draws, j, action, record + ACTION);
 #pragma unroll
@@ -253,8 +255,9 @@ __device__ __forceinline__ void run_rollout(
             record[ADVANTAGE] = reward * reward_scale, record[TARGET] = end & 1 ? TERMINATED : CONTINUES;
             episode.running_return += reward, episode.running_length += 1.0f;
         }
+        end_step(true), end = 0;
+        if (first < EARLY_STEPS) __syncthreads();
     }
-    end_step(true);
     env_store(env_batch, env, start, float_fields, int_fields);
     if (episode.num_ended > 0.0f) episode.last_return = episode.sum_returns / episode.num_ended;
     if (l.lane == 0) {

@@ -24,12 +24,20 @@ __device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const fl
     if (l.t == 0) value[row] = z[0] + m.tail[0][0], value[row + 8] = z[2] + m.tail[0][0];
 }
 
-// The values of all observations, by both warpgroups.
-__device__ __forceinline__ void evaluate_all(SharedMemory& shared, Samples& samples, const Lane& l) {
+// While the rollout runs: the values of the observations of all rounds but the last, by the critic's warpgroup.
+__device__ __forceinline__ void evaluate_early(SharedMemory& shared, Samples& samples, const Lane& l) {
+#pragma unroll 1
+    for (int i = 0; i < EARLY_TILES; i++) {
+        if (i % (ROUND * ENVS / TILE) == 0) __syncthreads();  // the end of a round
+        evaluate_critic(shared.networks[1], samples.records[TILE * i], RECORD, samples.value + TILE * i, l);
+    }
+}
+// The values of the other observations, by both warpgroups.
+__device__ __forceinline__ void evaluate_rest(SharedMemory& shared, Samples& samples, const Lane& l) {
     BetweenUpdates& between = shared.networks[0].between;
     constexpr int SAMPLE_TILES = round_up(ROWS, TILE) / TILE, NUM_TILES = SAMPLE_TILES + EXTRA / TILE;
 #pragma unroll 1
-    for (int i = l.network; i < NUM_TILES; i += 2) {
+    for (int i = EARLY_TILES + l.network; i < NUM_TILES; i += 2) {
         const bool is_sample = i < SAMPLE_TILES;
         const int extra = TILE * (i - SAMPLE_TILES);
         const float* inputs = is_sample ? samples.records[TILE * i] : between.extra_inputs + extra * EXTRA_PITCH;
