@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from functools import partial, wraps
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.compiler import functions
 from gpuvec.engine.compiler.functions import inline_function
 
 pytestmark = [
@@ -128,6 +130,7 @@ def test_code_does_not_depend_on_how_tuples_are_passed(monkeypatch):
 
     code = compile_walk(inline_function)
     monkeypatch.setattr(CUDANativeLowering, "run_pass", CUDANativeLowering.run_pass.__wrapped__)
+    monkeypatch.setattr(functions, "_equal_functions", {})  # so that they are compiled again
     assert any("walk" in line for line in code)
     assert compile_walk(inline_function) == code
 
@@ -158,3 +161,72 @@ print("scipy.linalg" in sys.modules)
     assert find_spec("scipy") is not None, "the test needs SciPy"
     output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert output == ["False", "True", "True", "True"]
+
+
+def compile_function(function):
+    with numba_cuda.offline((9, 0)):
+        options = {"device": True, "abi_info": {"abi_name": "f"}, "output": "ptx", "cc": (9, 0)}
+        return numba_cuda.cuda.compile(function, "int32(int32)", **options)[0]
+
+
+def test_registries_are_read_again_after_additions_alone(monkeypatch):
+    from numba.cuda.extending import intrinsic
+    from numba.cuda.target import CUDATargetContext, CUDATypingContext
+
+    def negative(x):
+        return -x
+
+    compile_function(negative)
+    compile_function(negative)  # reads what was registered while the registries were read
+    reads = []
+    for context in (CUDATargetContext, CUDATypingContext):
+        load = context.load_additional_registries
+        monkeypatch.setattr(context, "load_additional_registries", lambda self, load=load: (reads.append(self), load(self)))
+    compile_function(negative)
+    assert not reads
+
+    @intrinsic
+    def twice(typingctx, x):
+        return x(x), lambda context, builder, sig, args: builder.add(args[0], args[0])
+
+    def doubled(x):
+        return twice(x)
+
+    assert "f" in compile_function(doubled)
+    assert reads
+
+
+def accepts_location(context, loc=None):
+    """An implementation that takes a location."""
+
+
+def requires_location(context, *, loc):
+    """An implementation that takes a location by name."""
+
+
+def sets_local_variable(context):
+    """An implementation with a variable of that name, which is no argument."""
+    for loc in context:
+        print(loc)
+
+
+def test_location_arguments_are_those_of_the_signature():
+    from numba.cuda.core import base
+
+    wrapped = wraps(accepts_location)(lambda *args: None)
+    implementations = (accepts_location, requires_location, sets_local_variable, wrapped, partial(accepts_location, 1), print)
+    expected = [base._has_loc.__wrapped__(function) for function in implementations]
+    assert [base._has_loc(function) for function in implementations] == expected == [True, True, False, True, True, False]
+
+
+def test_listed_variables_are_those_of_numba():
+    from numba.cuda.core import ir
+
+    location, scope = ir.Loc("file", 1), None
+    a, b, c = (ir.Var(scope, name, location) for name in "abc")
+    call = ir.Expr.call(a, [b, c], {}, location)
+    items = ir.Expr.build_map([(a, b)], 1, {}, {}, location)
+    statements = [ir.Assign(call, a, location), ir.SetItem(a, b, c, location), ir.Assign(items, c, location), call, items]
+    listed = [statement.list_vars() for statement in statements]
+    assert listed == [type(statement).list_vars.__wrapped__(statement) for statement in statements]
+    assert all(listed)

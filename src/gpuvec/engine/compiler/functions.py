@@ -20,6 +20,7 @@ from weakref import WeakSet, WeakValueDictionary
 import numpy as np
 
 from gpuvec.engine.compiler.counted_range import RANGE_NAME, cpu_counted_range
+from gpuvec.engine.compiler.equal_functions import equality_key, referenced_values
 from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.frozen import frozen_function
 from gpuvec.engine.compiler.refused_names import refuse_host_names
@@ -32,6 +33,8 @@ NUM_RECENT_FUNCTIONS = 64
 # Functions for which `inline_function` made a Numba function, and kernels.
 _inline_functions: WeakSet[Callable[..., Any]] = WeakSet()
 _kernels: WeakSet[Callable[..., Any]] = WeakSet()
+# Numba functions of `inline_function` by the key of their content.
+_equal_functions: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 # Numba functions by frozen function. Functions of equal content are compiled once for as long as something refers to the
 # result, and the most recent ones are kept alive beyond that.
 _device_functions: WeakValueDictionary[types.FunctionType, Any] = WeakValueDictionary()
@@ -56,12 +59,20 @@ def inline_function(function: Callable[..., Any]) -> DeviceFunction:
 
     Division follows IEEE 754, as on a GPU; by default Numba tests every divisor for zero in order to raise an exception. Numba
     would also compile a function again for each literal argument, such as the number of each draw. Here the literals of a type
-    share one version.
+    share one version. Functions of equal content share one Numba function for as long as something refers to it.
     """
+    assert isinstance(function, types.FunctionType), "Numba compiles Python functions"
+    values = referenced_values(function)
+    key = None if values is None else equality_key(function, values)
+    if key is not None and (equal := _equal_functions.get(key)) is not None:
+        return equal  # type: ignore[no-any-return]  # of Numba, which has no types
     dispatcher = make_dispatcher(function, forceinline=True)
     template = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: template(*without_literals(args, kws))
     _inline_functions.add(function)
+    if key is not None:
+        dispatcher.referenced_values = values  # so that no other object gets an address that is in the key
+        _equal_functions[key] = dispatcher
     return dispatcher  # type: ignore[no-any-return]  # of Numba, which has no types
 
 

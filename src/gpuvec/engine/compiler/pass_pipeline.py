@@ -7,7 +7,7 @@ searches the function for instructions that no pass of the pipeline emits there.
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from types import CodeType
 from typing import Any
@@ -17,7 +17,7 @@ from gpuvec.engine.compiler.types import NumbaModule
 
 DefinePipelines = Callable[[Any], list[Any]]
 # Instructions of functions that the pass `InlineClosureLikes` may change, which inlines closures, comprehensions and `reduce`.
-CLOSURE_INSTRUCTIONS = frozenset(("MAKE_FUNCTION", "BUILD_LIST", "LOAD_CLOSURE"))
+CLOSURE_INSTRUCTIONS = frozenset(dis.opmap.get(name) for name in ("MAKE_FUNCTION", "BUILD_LIST", "LOAD_CLOSURE"))
 
 
 def run_passes_directly(machinery: NumbaModule, errors: NumbaModule, define_pipelines: DefinePipelines) -> DefinePipelines:
@@ -89,10 +89,44 @@ def compute_lifetimes_on_demand(postproc: NumbaModule) -> None:
     processor_class.run = run
 
 
+def list_variables_directly(ir: NumbaModule) -> None:
+    """Makes statements and expressions of numba-cuda list their variables in one loop over their members.
+
+    Numba calls a method for each value, which tests it for five kinds of values.
+
+    Args:
+        ir: numba-cuda's module `core.ir`.
+    """
+    no_variables = frozenset((str, int, bool, type(None), ir.Loc))
+
+    def list_variables(statement: Any, values: Iterable[Any]) -> list[Any]:
+        variables: list[Any] = []
+        for value in values:
+            kind = type(value)
+            if kind is ir.Var:
+                variables.append(value)
+            elif kind is tuple or kind is list:
+                variables += list_variables(statement, value)
+            elif kind not in no_variables:
+                variables += statement._rec_list_vars(value)
+        return variables
+
+    @wraps(ir.Stmt.list_vars)
+    def list_variables_of_statement(self: Any) -> list[Any]:
+        return list_variables(self, self.__dict__.values())
+
+    @wraps(ir.Expr.list_vars)
+    def list_variables_of_expression(self: Any) -> list[Any]:
+        return list_variables(self, self._kws.values())
+
+    ir.Stmt.list_vars, ir.Expr.list_vars = list_variables_of_statement, list_variables_of_expression
+
+
 def may_have_closures(code: CodeType) -> bool:
     """Whether a function may contain closures or comprehensions, or call `reduce`, which a pass of Numba inlines.
 
     Args:
         code: of the function.
     """
-    return "reduce" in code.co_names or any(op.opname in CLOSURE_INSTRUCTIONS for op in dis.get_instructions(code))
+    # Each instruction has two bytes, and the first is its number.
+    return "reduce" in code.co_names or not CLOSURE_INSTRUCTIONS.isdisjoint(code.co_code[::2])

@@ -140,8 +140,29 @@ def _copy_functions(ctx: MultiAgentContext, copy: BlockCopy) -> dict[str, Device
                 store(address, 0, load(array, offset + items * x, like))
             x = add_nonnegative(x, threads)
 
+    @inline_function
+    def copy_words_and_rest(
+        buffer: int,
+        word_bytes: int,
+        first: int,
+        end: int,
+        rest_bytes: int,
+        rest_first: int,
+        rest_end: int,
+        thread: int,
+        array: Any,
+        offset: int,
+        items: int,
+        rest_items: int,
+        like: Any,
+        rest_like: Any,
+    ) -> None:
+        copy_words(buffer, word_bytes, first, thread, end, array, offset, items, like)
+        rest_start = add_nonnegative(thread, end * (word_bytes // rest_bytes))
+        copy_words(buffer, rest_bytes, rest_first, rest_start, rest_end, array, offset, rest_items, rest_like)
+
     operations = {name: getattr(ctx.array_ops, name) for name in ("assume_nonnegative", "add_nonnegative")}
-    functions = {"word_address": word_address, "copy_words": copy_words}
+    functions = {"word_address": word_address, "copy_words": copy_words, "copy_words_and_rest": copy_words_and_rest}
     return {"load": load, "store": store, **operations, **functions}
 
 
@@ -228,9 +249,15 @@ def _lines_of_smaller_block(copies: list[BlockCopy]) -> list[str]:
     names = _distinct([source for copy in every_copy for source in (copy.first_word, copy.checked_count)])
     lines = [f"{name} = {source}" for source, name in names.items()]
     for c, copy in enumerate(copies):
-        lines.append(_call_of_loop(copy, f"like_{c}", "thread", names))
-        if copy.rest:
-            lines.append(_rest_line(copy, c, names[copy.checked_count], names))
+        if not copy.rest:
+            lines.append(_call_of_loop(copy, f"like_{c}", "thread", names))
+            continue
+        words, rest_words = (
+            f"{part.word_bytes}, {names[part.first_word]}, {names[part.checked_count]}" for part in (copy, copy.rest)
+        )
+        place = f"{copy.array}, {copy.offset}, {copy.items_per_word}, {copy.rest.items_per_word}"
+        words = f"b.{copy.buffer}, {words}, {rest_words}, thread"
+        lines.append(f"copy_words_and_rest({words}, {place}, like_{c}, rest_like_{c})")
     return lines
 
 

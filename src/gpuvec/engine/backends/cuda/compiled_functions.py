@@ -1,15 +1,17 @@
-"""Changes of numba-cuda's classes, by which a function is compiled once and passed to NVVM once.
+"""Changes of numba-cuda's classes, by which work that does not depend on a function is not repeated for each function.
 
 `numba_cuda`, which alone imports numba-cuda, applies them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from types import FunctionType
 from typing import Any
 
 from gpuvec.engine.compiler.functions import is_inline, without_literals
-from gpuvec.engine.compiler.types import NumbaType
+from gpuvec.engine.compiler.types import NumbaModule, NumbaType
 
 
 def widen_literals(dispatcher_class: type) -> None:
@@ -44,3 +46,49 @@ def link_modules_once(library_class: type) -> None:
         return [library._module for library in unique_libraries if hasattr(library, "_module")]
 
     library_class.modules = property(modules)  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+
+def refresh_changed_registries(context_class: type) -> None:
+    """Reads the registries of functions and types again only if something was added to them.
+
+    A context reads some twenty registries, three times for each function that is compiled.
+
+    Args:
+        context_class: numba-cuda's class of typing contexts, or of contexts that generate code.
+    """
+    refresh = context_class.refresh  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+    def list_registrations(context: Any) -> list[list[Any]]:
+        loaders = context._registries.items()
+        return [getattr(registry, name) for registry, loader in loaders for name in loader.registry_items]
+
+    @wraps(refresh)
+    def refresh_if_changed(self: Any) -> None:
+        registrations, count = getattr(self, "_counted_registrations", ((), 0))
+        if not registrations or sum(map(len, registrations)) != count:
+            # What is added while the registries are read may not be among what is read, so the next call reads them again.
+            count = sum(map(len, list_registrations(self)))
+            refresh(self)
+            self._counted_registrations = list_registrations(self), count
+
+    context_class.refresh = refresh_if_changed  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+
+def find_location_arguments_in_code(base: NumbaModule) -> None:
+    """Makes numba-cuda find out from the code of an implementation whether it takes the location of the call.
+
+    numba-cuda parses the whole signature of the implementation of each operator and each call in a function.
+
+    Args:
+        base: numba-cuda's module `core.base`.
+    """
+    has_location = base._has_loc
+
+    @wraps(has_location)
+    def has_location_argument(function: Callable[..., Any]) -> bool:
+        if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
+            return bool(has_location(function))
+        code = function.__code__
+        return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    base._has_loc = has_location_argument

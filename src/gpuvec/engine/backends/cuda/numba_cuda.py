@@ -17,13 +17,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import config, types
+from numba import config
 from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.call_convention import pass_tuples_whole
-from gpuvec.engine.backends.cuda.compiled_functions import link_modules_once, widen_literals
+from gpuvec.engine.backends.cuda.compiled_functions import (
+    find_location_arguments_in_code,
+    link_modules_once,
+    refresh_changed_registries,
+    widen_literals,
+)
+from gpuvec.engine.backends.cuda.constant_arrays import store_constant_arrays_as_bytes
 from gpuvec.engine.backends.cuda.dependent_launch import make_wait_for_previous
 from gpuvec.engine.compiler.array_ops import ArrayOps, cpu_array_ops, make_array_ops
 from gpuvec.engine.compiler.counted_range import register_counted_range
@@ -33,14 +38,11 @@ from gpuvec.engine.compiler.functions import add_kernel
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
-from gpuvec.engine.compiler.pass_pipeline import compute_lifetimes_on_demand, run_passes_directly
-from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, NumbaType, Signature
+from gpuvec.engine.compiler.pass_pipeline import compute_lifetimes_on_demand, list_variables_directly, run_passes_directly
+from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Signature
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-# The largest table in constant memory, of which a kernel has 64 KiB. It is fast where all threads of a warp read the same
-# element, which is rare in a large table.
-MAX_CONSTANT_BYTES = 8 << 10
 
 
 def _shared_array(self: Any, shape: Any, dtype: DType) -> NDArray[Any]:
@@ -51,33 +53,6 @@ def _shared_array(self: Any, shape: Any, dtype: DType) -> NDArray[Any]:
     """
     caller = sys._getframe(1)
     return self._allocations.setdefault((caller.f_code.co_filename, caller.f_lineno), np.empty(shape, dtype))
-
-
-def _store_large_tables_globally(context_class: type) -> None:
-    """Compiles constant arrays of more than `MAX_CONSTANT_BYTES` as global memory that is loaded with the kernel.
-
-    Args:
-        context_class: numba-cuda's class that translates constants to LLVM.
-    """
-    from numba.cuda import cgutils
-
-    make_constant = context_class.make_constant_array  # type: ignore[attr-defined]  # numba-cuda has no annotations
-
-    def make_constant_array(self: Any, builder: ir.IRBuilder, array_type: NumbaType, array: NDArray[Any]) -> ir.Value:
-        if array.nbytes <= MAX_CONSTANT_BYTES:
-            return make_constant(self, builder, array_type, array)
-        content = cgutils.create_constant_array(ir.IntType(8), bytearray(array.tobytes(order="A")))
-        table = cgutils.add_global_variable(builder.module, content.type, "large_table", addrspace=GLOBAL_MEMORY)
-        table.linkage, table.global_constant, table.initializer, table.align = "internal", True, content, array.itemsize
-        result = self.make_array(array_type)(self, builder)
-        address = builder.addrspacecast(table, ir.PointerType(ir.IntType(8)), "generic")
-        shape, strides = ([self.get_constant(types.intp, n) for n in numbers] for numbers in (array.shape, array.strides))
-        data = builder.bitcast(address, result.data.type)
-        itemsize = self.get_constant(types.intp, array.itemsize)
-        self.populate_array(result, data=data, shape=shape, strides=strides, itemsize=itemsize, parent=None, meminfo=None)
-        return result._getvalue()
-
-    context_class.make_constant_array = make_constant_array  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
 
 def _import_without_linear_algebra() -> None:
@@ -117,9 +92,10 @@ def _import_cuda() -> NumbaModule:
                 import numba.cuda.np.arrayobj  # this module looks `row_stack` up
 
                 _import_without_linear_algebra()
+                from numba.cuda import cgutils
                 from numba.cuda.codegen import CUDACodeLibrary
                 from numba.cuda.compiler import CUDACompiler, CUDANativeLowering
-                from numba.cuda.core import callconv, compiler_machinery, errors, postproc
+                from numba.cuda.core import base, callconv, compiler_machinery, errors, postproc
                 from numba.cuda.datamodel import ArgPacker
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
@@ -132,7 +108,11 @@ def _import_cuda() -> NumbaModule:
                 widen_literals(CUDADispatcher)
                 pass_tuples_whole(CUDANativeLowering, callconv, numba.cuda.types, ArgPacker)
                 link_modules_once(CUDACodeLibrary)
-                _store_large_tables_globally(CUDATargetContext)
+                refresh_changed_registries(CUDATypingContext)
+                refresh_changed_registries(CUDATargetContext)
+                find_location_arguments_in_code(base)
+                store_constant_arrays_as_bytes(CUDATargetContext, cgutils, numba.cuda.types)
+                list_variables_directly(numba.cuda.core.ir)
                 register_counted_range(_numba_cuda_api())
     finally:
         if is_missing:
