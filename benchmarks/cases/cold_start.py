@@ -1,8 +1,9 @@
 """Seconds from the first import to the first finished step in fresh processes, with and without kernels in the cache.
 
 PyTorch and CuPy are imported before the clock starts; gpuvec, Gymnasium and Numba after. Figures are medians of three
-processes. In a row that ends in `.cached` another process has stored the kernels on disk before, so that no compiler is
-imported. `train` is a short `gpuvec train` from the shell to its exit, without the time of `python -c "import torch"`.
+processes, each of which starts with an empty cache. A row that ends in `.cached` is one more process, which finds the kernels
+of the last of them on disk, so that no compiler is imported. `train` is a short `gpuvec train` from the shell to its exit,
+without the time of `python -c "import torch"`, on the first of the devices.
 """
 
 from __future__ import annotations
@@ -18,14 +19,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.measure import Figures, make_parser, summarize
-from gpuvec.registration import registered_envs
 
-# Of the classic environments one, whose kernels have all the parts that those of the others have.
-CLASSIC = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
-ENVS = {  # {device: names}
-    "cuda": tuple(name for name in registered_envs("gpuvec") if name not in CLASSIC),
-    "cpu": ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0"),
+ENVS = {  # {device: names}, by default. On a GPU these are the environments with the longest starts, and those with a bound.
+    "cuda": ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0", "RICE-N-v0", "EpidemicEconomy-v0", "Predators-v0"),
+    "cpu": ("CartPole-v1", "TagContinuous-v0"),
 }
+PROCESS_LIMIT = 60  # seconds
 STAGES = ("imports", "make_vec", "reset", "step")
 PROGRAM = """
 import json, sys, time
@@ -61,42 +60,58 @@ def run_program(device: str, name: str, num_envs: int, cache: str) -> tuple[list
         device: "cuda" or "cpu".
         name: of the environment.
         num_envs: E.
-        cache: the folder of kernels, or "off".
+        cache: the folder of kernels.
 
     Returns:
         The seconds of each of `STAGES`, and whether Numba was imported.
     """
     command = [sys.executable, "-c", PROGRAM, device, name, str(num_envs)]
     environment = {**os.environ, "GPUVEC_CACHE": cache}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PROCESS_LIMIT, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr[-600:])
     *stages, has_compiler = json.loads(done.stdout.splitlines()[-1])
     return stages, has_compiler
 
 
-def measure_env(figures: Figures, device: str, name: str, num_envs: int, repeats: int, cache: str = "off") -> None:
-    """Adds one row.
+def measure_env(figures: Figures, device: str, name: str, num_envs: int, repeats: int) -> None:
+    """Adds a row for processes with an empty cache, and one for a process that finds the kernels of the last of them.
+
+    Args:
+        figures: where the rows are added.
+        device: "cuda" or "cpu".
+        name: of the environment.
+        num_envs: E.
+        repeats: how many processes start with an empty cache.
+    """
+    runs = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as cache:
+            runs.append(run_program(device, name, num_envs, cache))
+            if len(runs) == repeats:
+                cached_run = run_program(device, name, num_envs, cache)
+    add_row(figures, device, name, runs, is_cached=False)
+    add_row(figures, device, name, [cached_run], is_cached=True)
+
+
+def add_row(figures: Figures, device: str, name: str, runs: list[tuple[list[float], bool]], is_cached: bool) -> None:
+    """Adds a row.
 
     Args:
         figures: where the row is added.
         device: "cuda" or "cpu".
         name: of the environment.
-        num_envs: E.
-        repeats: how many processes are measured.
-        cache: a folder for kernels, which one process fills before; "off" compiles them in each process.
+        runs: the results of `run_program`.
+        is_cached: whether the kernels were in the cache.
     """
-    if cache != "off":
-        run_program(device, name, num_envs, cache)
-    runs, compilers = zip(*(run_program(device, name, num_envs, cache) for _ in range(repeats)), strict=True)
-    if any(compilers) != (cache == "off"):
-        raise RuntimeError(f"with {cache=} Numba was imported: {compilers}")
-    total = summarize([sum(run) for run in runs])
-    stages = dict(zip(STAGES, runs[1 % repeats], strict=True))
-    from_make_vec = summarize([sum(run[1:]) for run in runs]).median
-    details: dict[str, Any] = {"from_make_vec": from_make_vec, "slowest": total.slowest, **stages}
-    case = f"{device}.{name}" + (".cached" if cache != "off" else "")
-    figures.add(case, total.median, "s", (name, "vector"), **details)
+    seconds, has_compiler = zip(*runs, strict=True)
+    if set(has_compiler) != {not is_cached}:
+        raise RuntimeError(f"with {is_cached=} Numba was imported: {has_compiler}")
+    total = summarize([sum(stages) for stages in seconds])
+    from_make_vec = summarize([sum(stages[1:]) for stages in seconds]).median
+    details: dict[str, Any] = {"from_make_vec": from_make_vec, "slowest": total.slowest}
+    details |= zip(STAGES, seconds[len(seconds) // 2], strict=True)
+    figures.add(f"{device}.{name}" + (".cached" if is_cached else ""), total.median, "s", (name, "vector"), **details)
 
 
 def shell_seconds(arguments: list[str], cache: str) -> float:
@@ -108,7 +123,7 @@ def shell_seconds(arguments: list[str], cache: str) -> float:
     """
     environment, start = {**os.environ, "GPUVEC_CACHE": cache}, time.perf_counter()
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200, env=environment)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PROCESS_LIMIT, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr[-600:])
     return time.perf_counter() - start
@@ -123,25 +138,23 @@ def measure_train(figures: Figures, device: str, repeats: int) -> None:
         repeats: how many trainings are measured for each row.
     """
     import_seconds = summarize([shell_seconds(["-c", "import torch"], "off") for _ in range(repeats)]).median
-    for suffix in ("", ".cached"):
-        seconds = []
-        for _ in range(repeats):
-            with tempfile.TemporaryDirectory() as runs, tempfile.TemporaryDirectory() as cache:
-                train = ["-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", "--device", device, "--num-iterations", "8"]
-                train += ["--runs", runs]
-                if suffix:
-                    shell_seconds(train, cache)
-                seconds.append(shell_seconds(train, cache) - import_seconds)
-        total = summarize(seconds)
-        details = {"import_torch": import_seconds, "slowest": total.slowest}
+    seconds: dict[str, list[float]] = {"": [], ".cached": []}
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as runs, tempfile.TemporaryDirectory() as cache:
+            train = ["-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", "--device", device, "--num-iterations", "8"]
+            for measured in seconds.values():
+                measured.append(shell_seconds([*train, "--runs", runs], cache) - import_seconds)
+    for suffix, measured in seconds.items():
+        total = summarize(measured)
+        details: dict[str, Any] = {"import_torch": import_seconds, "slowest": total.slowest}
         figures.add(f"{device}.train{suffix}", total.median, "s", ("CartPole-v1", "vector", "learners"), **details)
 
 
 def main() -> None:
     """Measures on each device."""
     parser = make_parser(__doc__)
-    parser.add_argument("--devices", nargs="*", choices=list(ENVS), default=list(ENVS))
-    parser.add_argument("--envs", nargs="*", metavar="NAME", help="by default all but the other classic ones; on a CPU three")
+    parser.add_argument("--devices", nargs="+", choices=list(ENVS), default=list(ENVS))
+    parser.add_argument("--envs", nargs="*", metavar="NAME", help=f"by default {', '.join(ENVS['cuda'])}; on a CPU fewer")
     parser.add_argument("--num-envs", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-train", action="store_true", help="leave out the trainings")
@@ -149,12 +162,12 @@ def main() -> None:
     figures = Figures("cold_start", arguments.json)
     for device in arguments.devices:
         for name in arguments.envs if arguments.envs is not None else ENVS[device]:
-            with figures.continue_after_failure(f"{device}.{name}"), tempfile.TemporaryDirectory() as cache:
+            with figures.continue_after_failure(f"{device}.{name}"):
                 measure_env(figures, device, name, arguments.num_envs, arguments.repeats)
-                measure_env(figures, device, name, arguments.num_envs, arguments.repeats, cache)
-        if not arguments.no_train:
-            with figures.continue_after_failure(f"{device}.train"):
-                measure_train(figures, device, arguments.repeats)
+    if not arguments.no_train:
+        device = arguments.devices[0]
+        with figures.continue_after_failure(f"{device}.train"):
+            measure_train(figures, device, min(arguments.repeats, 2))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ BENCHMARKS = (
     Benchmark("ppo_end_to_end", 120, ("--to", "{to}/ppo_end_to_end.csv")),
     Benchmark("memory_per_env", 120),
     Benchmark("tag_small", 60),
-    Benchmark("cold_start", 560),
+    Benchmark("cold_start", 250),
     Benchmark("cpu_step", 90),
     Benchmark("time_to_return", 300, ("--to", "{to}/time_to_return.csv")),
     Benchmark("solve", 300, ("--parallel", "6", "--to", "{to}/solve.csv")),
