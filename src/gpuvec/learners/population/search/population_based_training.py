@@ -140,8 +140,8 @@ class Exploration:
         scores = np.where(is_running, last_returns(results), -np.inf)
         rng = np.random.default_rng((self._args.base.seed, population.iteration))
         source = choose_sources(scores, self._args.fraction, rng)
+        population.copy_learned(source)  # first, because a GPU copies while the settings are drawn
         values = {each.name: self._perturbed(each, source, rng) for each in self._args.parameters}
-        population.copy_learned(source)
         for name, column in values.items():
             population.set_settings(name, column)
         self._iterations.append(population.iteration)
