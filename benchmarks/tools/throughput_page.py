@@ -104,7 +104,8 @@ def make_tables(figures: Figures, cases: Sequence[Case]) -> str:
 def _devices(figures: Figures) -> str:
     """Says where the figures of one GPU come from."""
     texts = [f"one {record['device']} at commit {record['commit'][:7]}" for record in figures.records.values()]
-    return f"Measured on {', and '.join(dict.fromkeys(texts))}.\n"
+    *first, last = dict.fromkeys(texts)
+    return f"Measured on {', '.join(first) + ', and ' if first else ''}{last}.\n"
 
 
 def _three_digits(value: float) -> str:
