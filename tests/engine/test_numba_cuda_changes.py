@@ -230,3 +230,31 @@ def test_listed_variables_are_those_of_numba():
     listed = [statement.list_vars() for statement in statements]
     assert listed == [type(statement).list_vars.__wrapped__(statement) for statement in statements]
     assert all(listed)
+
+
+def test_singly_assigned_variables_are_those_of_numba(monkeypatch):
+    from numba.cuda.lowering import Lower
+
+    found, find = [], Lower._find_singly_assigned_variable
+
+    def find_both(self):
+        find.__wrapped__(self)
+        expected = self._singly_assigned_vars
+        find(self)
+        found.append((expected, self._singly_assigned_vars))
+
+    def loops(x):
+        total, last = 0, x
+        for k in range(x):
+            total = total + k
+            if total > 100:
+                last = total - k
+                break
+            step = k * 2
+            total += step
+        return np.int32(total + last)
+
+    monkeypatch.setattr(Lower, "_find_singly_assigned_variable", find_both)
+    compile_function(loops)
+    assert any(expected for expected, _ in found)
+    assert all(expected == singly_assigned for expected, singly_assigned in found)

@@ -7,6 +7,7 @@ searches the function for instructions that no pass of the pipeline emits there.
 from __future__ import annotations
 
 import dis
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import wraps
 from types import CodeType
@@ -120,6 +121,34 @@ def list_variables_directly(ir: NumbaModule) -> None:
         return list_variables(self, self._kws.values())
 
     ir.Stmt.list_vars, ir.Expr.list_vars = list_variables_of_statement, list_variables_of_expression
+
+
+def count_assignments_once(lowering: NumbaModule) -> None:
+    """Makes numba-cuda count the assignments of a function once when it looks for variables that need no memory.
+
+    Numba searches all statements of a block for each variable in it.
+
+    Args:
+        lowering: numba-cuda's module `lowering`.
+    """
+    lowering_class, ir = lowering.Lower, lowering.ir
+    find_singly_assigned = lowering_class._find_singly_assigned_variable
+
+    @wraps(find_singly_assigned)
+    def find_by_counts(self: Any) -> None:
+        function = self.func_ir
+        if function.func_id.is_generator:
+            find_singly_assigned(self)
+            return
+        statements = (statement for block in function.blocks.values() for statement in block.body)
+        counts = Counter(statement.target.name for statement in statements if isinstance(statement, ir.assign_types))
+        # A variable that a block uses and does not define is defined in another block.
+        used_in_other_blocks = set().union(*lowering.compute_use_defs(function.blocks).usemap.values())
+        excluded = used_in_other_blocks | set(lowering.must_use_alloca(function.blocks))
+        self._singly_assigned_vars = {name for name, count in counts.items() if count == 1 and name not in excluded}
+        self._blk_local_varmap = {}
+
+    lowering_class._find_singly_assigned_variable = find_by_counts
 
 
 def may_have_closures(code: CodeType) -> bool:

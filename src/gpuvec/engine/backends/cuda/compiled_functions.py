@@ -31,21 +31,32 @@ def widen_literals(dispatcher_class: type) -> None:
 def link_modules_once(library_class: type) -> None:
     """Passes each LLVM module to NVVM once, and not once for each chain of calls that leads to its function.
 
+    The text of a module that a reset and a step share is made once.
+
     Args:
         library_class: numba-cuda's class of a function's LLVM module with the libraries that it calls.
     """
 
-    def modules(self: Any) -> list[Any]:
-        unique_libraries: dict[Any, None] = {}
-        pending = [self]
-        while pending:
-            library = pending.pop()
-            if library not in unique_libraries:
-                unique_libraries[library] = None
-                pending += getattr(library, "_linking_libraries", ())  # Libraries of external code have none.
-        return [library._module for library in unique_libraries if hasattr(library, "_module")]
+    def llvm_strs(self: Any) -> list[str]:
+        if self._llvm_strs is None:
+            unique_libraries: dict[Any, None] = {}
+            pending = list(self._linking_libraries)
+            while pending:
+                library = pending.pop()
+                if library not in unique_libraries:
+                    unique_libraries[library] = None
+                    pending += getattr(library, "_linking_libraries", ())  # Libraries of external code have none.
+            self._llvm_strs = [str(self._module), *(text for library in unique_libraries for text in module_text(library))]
+        return self._llvm_strs  # type: ignore[no-any-return]  # numba-cuda has no annotations
 
-    library_class.modules = property(modules)  # type: ignore[attr-defined]  # numba-cuda has no annotations
+    def module_text(library: Any) -> list[str]:
+        if not hasattr(library, "_module"):
+            return []
+        if not hasattr(library, "_module_text"):
+            library._module_text = str(library._module)
+        return [library._module_text]
+
+    library_class.llvm_strs = property(llvm_strs)  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
 
 def refresh_changed_registries(context_class: type) -> None:

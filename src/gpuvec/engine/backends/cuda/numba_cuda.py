@@ -38,7 +38,12 @@ from gpuvec.engine.compiler.functions import add_kernel
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
-from gpuvec.engine.compiler.pass_pipeline import compute_lifetimes_on_demand, list_variables_directly, run_passes_directly
+from gpuvec.engine.compiler.pass_pipeline import (
+    compute_lifetimes_on_demand,
+    count_assignments_once,
+    list_variables_directly,
+    run_passes_directly,
+)
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Signature
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
@@ -113,6 +118,7 @@ def _import_cuda() -> NumbaModule:
                 find_location_arguments_in_code(base)
                 store_constant_arrays_as_bytes(CUDATargetContext, cgutils, numba.cuda.types)
                 list_variables_directly(numba.cuda.core.ir)
+                count_assignments_once(numba.cuda.lowering)
                 register_counted_range(_numba_cuda_api())
     finally:
         if is_missing:
