@@ -58,7 +58,9 @@ def test_the_code_has_all_products_and_no_spills(name, shape) -> None:
 
     env = importlib.import_module(f"gpuvec_envs.{name}").ENV
     with numba_cuda.offline(COMPUTE_CAPABILITY):
-        functions = link_env_functions(env, KernelOptions(AutoresetMode.SAME_STEP, 100), COMPUTE_CAPABILITY)
+        functions = link_env_functions(
+            env, KernelOptions(AutoresetMode.SAME_STEP, 100), COMPUTE_CAPABILITY, has_shared_envs=True
+        )
     kernel = nvrtc.compile_cuda_source(population_kernel(shape, functions), COMPUTE_CAPABILITY)
     assert count_instructions(kernel.code, HGMMA) == number_of_products(shape)
     assert kernel.spill_bytes == 0
@@ -146,7 +148,7 @@ def test_states_are_exchanged_with_batched_operations(env, monkeypatch) -> None:
 
     launches = []
     functions = LinkedFunctions((), ("state",), {"NUM_FLOAT_FIELDS": 4, "NUM_INT_FIELDS": 0})
-    monkeypatch.setattr(kernel_population, "link_env", lambda *_: (functions, {"env_state": 5}))
+    monkeypatch.setattr(kernel_population, "link_env", lambda *_, **__: (functions, {"env_state": 5}))
     monkeypatch.setattr(kernel_population, "make_tensor_launcher", lambda *_: lambda *grid, **members: launches.append(members))
     sizes = {"num_envs": 2, "num_steps": 64, "num_minibatches": 2, "total_steps": 512, "hidden": (24, 40)}
     args = PopulationArgs(base=PPOArgs(env=f"gpuvec/{env}", device="cpu", **sizes), num_agents=3).resolved("cpu")

@@ -16,18 +16,22 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.engine.layout.arguments import batch_members
 
 
-def link_env(env: Any, final_obs: Tensor, final_mask: Tensor) -> tuple[LinkedFunctions, dict[str, int]]:
+def link_env(
+    env: Any, final_obs: Tensor, final_mask: Tensor, has_shared_envs: bool = False
+) -> tuple[LinkedFunctions, dict[str, int]]:
     """Returns the linked functions of an environment, and {name: value} of the members of its batch for a kernel's arguments.
 
     Args:
         env: the `VectorEnv`, with one agent and autoreset mode SAME_STEP.
         final_obs: (R, D) or (T, R, D) float32, receives final observations, at the row that the kernel passes with a step.
         final_mask: (R,) or (T, R) bool, receives whether the episode ended, at the same row.
+        has_shared_envs: as in `link_env_functions`.
     """
     simulation, device = env.simulation, parse_device(env.device)
     capability = torch.cuda.get_device_capability(env.device)
     with device.current():
-        functions = link_env_functions(simulation.env, simulation.options._replace(validate=False), capability)
+        options = simulation.options._replace(validate=False)
+        functions = link_env_functions(simulation.env, options, capability, has_shared_envs)
     arrays = {"final_obs": final_obs, "final_mask": final_mask}
     addresses = (arrays[k].data_ptr() if k in arrays else 0 for k in simulation.layout.outputs)
     outputs = b"".join(address.to_bytes(8, "little") for address in addresses)

@@ -33,24 +33,29 @@ from gpuvec.spec import SingleAgentEnv
 
 @inline_function
 def has_ended(flag: bool) -> bool:
-    """Returns `flag`, in place of `MemoryOps.any_in_sector`: adjacent lanes of a caller may step the same env."""
+    """Returns `flag`, in place of `MemoryOps.any_in_sector`, for lanes that step the same env."""
     return flag
 
 
-def extern_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int]) -> dict[str, bytes]:
+def extern_functions(
+    env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], has_shared_envs: bool = False
+) -> dict[str, bytes]:
     """Compiles the four functions of this module's docstring.
 
     Args:
         env: the environment.
         options: what they are compiled for.
         cc: the compute capability.
+        has_shared_envs: as in `linked_functions.link_env_functions`.
 
     Returns:
         {name: LTO-IR}; the author's functions in CUDA C++ come first, if there are any.
     """
     env, source = substitute_cuda_functions(env, options)
     code = {"author": compile_source(source, cc)} if source else {}
-    ops = numba_cuda.cuda_memory_ops()._replace(any_in_sector=has_ended)
+    ops = numba_cuda.cuda_memory_ops()
+    if has_shared_envs:
+        ops = ops._replace(any_in_sector=has_ended)
     functions = make_env_functions(env, options, ops)
     access = keep_env_in_registers(functions, ops)
     rules = make_episode_rules(functions, access.key, options, ops)

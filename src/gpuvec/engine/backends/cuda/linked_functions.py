@@ -33,33 +33,38 @@ class LinkedFunctions(NamedTuple):
     constants: dict[str, int | str]
 
 
-def link_env_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int]) -> LinkedFunctions:
+def link_env_functions(
+    env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], has_shared_envs: bool = False
+) -> LinkedFunctions:
     """Loads or compiles `env_load`, `env_observe`, `env_step` and `env_store`, which `extern_functions` describes.
 
     Args:
         env: the environment.
         options: what they are compiled for.
         cc: the compute capability.
+        has_shared_envs: whether several lanes of a warp step the same env. A final observation is then stored without a vote
+            of the lanes whose rows are in the same sector of memory, which is for lanes of successive envs.
     """
-    return _load_or_compile_functions(frozen_environment(env), options, cc, source_text(env, options.cuda_c))
+    return _load_or_compile_functions(frozen_environment(env), options, cc, has_shared_envs, source_text(env, options.cuda_c))
 
 
 @lru_cache(maxsize=8)
 def _load_or_compile_functions(
-    env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], source: str
+    env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], has_shared_envs: bool, source: str
 ) -> LinkedFunctions:
     """As `link_env_functions`, where `source` is the text of the author's CUDA C++ files, or ""."""
 
     def compile_all() -> list[Binary]:
         from gpuvec.engine.backends.cuda.extern_functions import extern_functions
 
-        binaries = [Binary(code, name) for name, code in extern_functions(env, options, cc).items()]
+        binaries = [Binary(code, name) for name, code in extern_functions(env, options, cc, has_shared_envs).items()]
         check_source_text(env, options.cuda_c, source)
         return binaries
 
     schema = make_schema(env)
     assert isinstance(schema, SingleAgentSchema), "of a SingleAgentEnv"
-    binaries = load_or_compile(partial(fingerprint, env, options, "extern functions", cc, source), compile_all, Binary)
+    key = partial(fingerprint, env, options, "extern functions", cc, has_shared_envs, source)
+    binaries = load_or_compile(key, compile_all, Binary)
     num_float_fields, num_int_fields = len(schema.float_fields), len(schema.non_float_fields)
     constants: dict[str, int | str] = {"NUM_FLOAT_FIELDS": num_float_fields, "NUM_INT_FIELDS": num_int_fields}
     return LinkedFunctions(tuple(binary.code for binary in binaries), make_layout(env, options).batch._fields, constants)

@@ -123,7 +123,7 @@ class KernelPopulation:
         base_env = env.unwrapped
         self._final_obs = torch.zeros_like(self._obs)
         self._final_mask = torch.zeros(env.num_envs, dtype=torch.bool, device=device)
-        functions, self._env_members = link_env(base_env, self._final_obs, self._final_mask)
+        functions, self._env_members = link_env(base_env, self._final_obs, self._final_mask, has_shared_envs=True)
         self._clock = torch.as_tensor(base_env.simulation.buffers["clock"].view(np.int32), device=device)
         self._bounds, starts = bounds_and_starts(base_env.single_action_space, shape.action_size, device)
         self._launch = make_tensor_launcher(population_kernel(shape, functions, starts[0]), parse_device(device))
