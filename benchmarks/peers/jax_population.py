@@ -30,11 +30,12 @@ H200 = {2048: 43.8}
 """{agents: M steps/s} on one H200, jax 0.11."""
 
 
-def measure(figures: Figures, num_agents: int, updates: int, bootstrap: bool) -> None:
+def measure(figures: Figures, name: str, num_agents: int, updates: int, bootstrap: bool) -> None:
     """Trains a population once, after its compilation.
 
     Args:
         figures: where the rows are added.
+        name: of the rows.
         num_agents: P.
         updates: of each agent.
         bootstrap: as in `jax_ppo.train`.
@@ -53,7 +54,6 @@ def measure(figures: Figures, num_agents: int, updates: int, bootstrap: bool) ->
     seconds = time.perf_counter() - start
     rate = num_agents * updates * NUM_ENVS * NUM_STEPS / seconds / 1e6
     details = {"seconds": seconds, "compilation": compilation, "updates": updates}
-    name = f"jax_population.{num_agents}" + (".bootstrap" if bootstrap else "")
     figures.add_peer(name, rate, "M steps/s", None if bootstrap else H200.get(num_agents), **details)
     add_learning(figures, name, returns.T, ())
 
@@ -69,8 +69,9 @@ def main() -> None:
         figures.add_failure("jax_population", problem)
         return
     for num_agents, bootstrap in product(arguments.agents, (False, True)):
-        with figures.continue_after_failure(f"jax_population.{num_agents}"):
-            measure(figures, num_agents, arguments.updates, bootstrap)
+        name = f"jax_population.{num_agents}" + (".bootstrap" if bootstrap else "")
+        with figures.continue_after_failure(name):
+            measure(figures, name, num_agents, arguments.updates, bootstrap)
 
 
 if __name__ == "__main__":
