@@ -29,6 +29,24 @@ print([int(driver.cuDevicePrimaryCtxGetState(device)[2]) for device in devices])
 """
 """Trains and evaluates on the second of two GPUs, and prints for both whether this process has a context there."""
 
+LOADING = """
+import sys
+from cuda import core
+from cuda.bindings import driver
+from gpuvec.engine.backends.cuda.launch import load_on_device
+from gpuvec.engine.backends.device import parse_device
+
+device = parse_device(f"cuda:{sys.argv[1]}")
+major, minor = core.Device(device.ordinal).compute_capability
+options = core.ProgramOptions(arch=f"sm_{major}{minor}")
+code = core.Program('extern "C" __global__ void nothing() {}', "c++", options).compile("cubin").code
+load_on_device(device, bytes(code), "nothing")
+gpus = [driver.cuDeviceGet(k)[1] for k in range(int(driver.cuDeviceGetCount()[1]))]
+contexts = [k for k, gpu in enumerate(gpus) if driver.cuDevicePrimaryCtxGetState(gpu)[2]]
+print(contexts, int(driver.cuCtxGetCurrent()[1]))
+"""
+"""Loads a kernel, and prints the GPUs on which this process has a context, and the context that is current then."""
+
 
 def host(array: Any) -> np.ndarray[Any, Any]:
     """The NumPy copy of an array of any library."""
@@ -50,6 +68,14 @@ def test_error_of_an_invalid_index_names_the_number_of_devices(make_env: Callabl
     count = torch.cuda.device_count()
     with pytest.raises(DeviceError, match=rf"cuda:{count}.* {count} CUDA device"):
         make_env(device=f"cuda:{count}")
+
+
+@pytest.mark.parametrize("ordinal", range(min(2, torch.cuda.device_count())))
+def test_a_kernel_is_loaded_where_no_context_is_current(ordinal: int) -> None:
+    command = [sys.executable, "-c", LOADING, str(ordinal)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1] == f"[{ordinal}] 0"
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")

@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Device(NamedTuple):
 
     def current(self) -> AbstractContextManager[Any]:
         """A context in which this is CUDA's current device, where kernels are launched and memory is allocated."""
-        return _cupy().cuda.Device(self.ordinal) if self.kind == "cuda" else nullcontext()
+        return _current_gpu(self.ordinal) if self.kind == "cuda" else nullcontext()
 
     def is_not_current(self) -> bool:
         """Whether this is a GPU and another one is CUDA's current device."""
@@ -69,6 +70,41 @@ class Device(NamedTuple):
             raise OutOfMemoryError(
                 f"{purpose} needs {num_bytes:,} bytes on {self}, where {free:,} are free; use fewer environments, or free some."
             )
+
+
+class _CurrentGPU(AbstractContextManager[None]):
+    """A block in which a GPU's primary context is current. Afterwards the previous one is current again, or none.
+
+    CuPy's own block has neither property. It sets a device only if another one is current, and the first one is current in a
+    process without any context, which the driver's calls need. To set the previous device again creates a context there, which
+    takes about 500 MiB.
+
+    Args:
+        ordinal: the index of the GPU.
+
+    Raises:
+        DeviceError: the driver cannot create a context there.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        from cuda.bindings import driver
+
+        status, device = driver.cuDeviceGet(ordinal)
+        if not status:
+            status, self._context = driver.cuDevicePrimaryCtxRetain(device)
+        if status:
+            raise DeviceError(f"device cuda:{ordinal} cannot be used: {status!r}.")
+        self._push, self._pop = driver.cuCtxPushCurrent, driver.cuCtxPopCurrent
+
+    def __enter__(self) -> None:
+        self._push(self._context)
+
+    def __exit__(self, *error: object) -> None:
+        self._pop()
+
+
+_current_gpu = cache(_CurrentGPU)
+"""The block of each GPU. It has no state, so that threads share it and it can be nested."""
 
 
 def parse_device(name: str) -> Device:

@@ -29,8 +29,6 @@ def make_tensor_launcher(kernel: CudaSource, device: Device) -> Callable[..., No
         addresses = {name: x.data_ptr() if isinstance(x, Tensor) else x for name, x in members.items()}
         stream = torch.cuda.current_stream(ordinal).cuda_stream
         with device.current():
-            # Autograd's thread has no current context before the first call of CUDA's runtime, which the driver needs.
-            device.arrays.cuda.runtime.setDevice(ordinal)
             launch_on_stream(stream, grid, dependent_launch=dependent_launch, **addresses)
 
     return launch
