@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -10,8 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support import street_env  # noqa: F401  # registers the environment
+from tests.support.cuda_emulator import emulate
+from tests.support.machine_code import LDL, STL, count_instructions
 
-from gpuvec.learners.buffers.row_gather import gather_rows
+from gpuvec.engine.backends.cuda.nvrtc import compile_cuda_source
+from gpuvec.learners.buffers.row_gather import gather_kernel, gather_rows, word_bytes
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.training import make_learner
@@ -27,36 +31,48 @@ def rows_of(shape: tuple[int, ...], dtype: Any) -> Any:
     return torch.randint(0, 2 if dtype == torch.bool else 100, shape, generator=generator).to(dtype)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [
-        ((7, 4, 10, 10), torch.uint8),  # rows of 16 bytes
-        ((7, 1, 3, 8), torch.uint8),  # of 8
-        ((7, 3), torch.float32),
-        ((7, 9), torch.uint8),  # an odd number of bytes
-        ((7, 6), torch.bool),
-        ((7, 2), torch.int64),
-        ((7,), torch.float32),
-    ],
-)
-def test_gathered_rows_are_those_of_index_select(shape: tuple[int, ...], dtype: Any, device: str) -> None:
-    x, index = rows_of(shape, dtype).to(device), torch.tensor([3, 0, 6, 6, 2], device=device)
-    rows = gather_rows(x, index)
-    assert rows.dtype == dtype
-    assert torch.equal(rows, x[index])
+TENSORS = {
+    "rows of 16 bytes": rows_of((7, 4, 10, 10), torch.uint8),
+    "rows of 8 bytes": rows_of((7, 1, 3, 8), torch.uint8),
+    "rows of 4 bytes": rows_of((7, 3), torch.float32),
+    "an odd number of bytes": rows_of((7, 9), torch.uint8),
+    "rows of 2 bytes": rows_of((7, 6), torch.bool),
+    "integers": rows_of((7, 2), torch.int64),
+    "numbers": rows_of((7,), torch.float32),
+    "not aligned": rows_of((7 * 16 + 1,), torch.uint8)[1:].view(7, 16),
+}
 
 
-def test_rows_that_are_not_aligned_or_not_contiguous_are_gathered() -> None:
-    index = torch.tensor([1, 3, 0])
-    for x in (rows_of((4 * 16 + 1,), torch.uint8)[1:].view(4, 16), rows_of((4, 20), torch.uint8)[:, :16]):
-        assert torch.equal(gather_rows(x, index), x[index])
+def test_gathered_rows_are_those_of_an_index(device: str) -> None:
+    tensors = {name: x.to(device) for name, x in TENSORS.items()} | {"not contiguous": TENSORS["integers"].to(device)[:, :1]}
+    index = torch.tensor([3, 0, 6, 6, 2], device=device)
+    gathered = gather_rows(tensors, index)
+    assert list(gathered) == list(tensors)
+    for name, rows in gathered.items():
+        assert rows.dtype == tensors[name].dtype
+        assert torch.equal(rows, tensors[name][index]), name
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_the_kernel_gathers_the_rows_of_an_index(blocks: int, tmp_path: Path) -> None:
+    index = torch.randint(0, 7, (100,), generator=torch.Generator().manual_seed(2))
+    results = [torch.zeros(100, *x.shape[1:], dtype=x.dtype) for x in TENSORS.values()]
+    sizes = [(word_bytes(x), x[0].numel() * x.element_size() // word_bytes(x)) for x in TENSORS.values()]
+    assert {size for size, _ in sizes} == {1, 2, 4, 8, 16}
+    members = {f"tensor{k}": x for k, x in enumerate(TENSORS.values())} | {f"result{k}": x for k, x in enumerate(results)}
+    emulate(gather_kernel(tuple(sizes)), tmp_path)((blocks,), order=index, num_rows=100, **members)
+    for x, rows in zip(TENSORS.values(), results, strict=True):
+        assert torch.equal(rows, x[index])
+    code = compile_cuda_source(gather_kernel(tuple(sizes)), (9, 0)).code
+    assert count_instructions(code, LDL) == count_instructions(code, STL) == 0
 
 
 @pytest.mark.parametrize("env", ENVS)
-def test_minibatches_have_all_samples_their_moments_and_the_means_of_their_metrics(env: str) -> None:
-    args = PPOArgs(env=env, device="cpu", num_envs=8, num_steps=16, hidden=(16,), params=ENVS[env], total_steps=1280)
-    args = args.resolved("cpu")
-    vector_env = gym.make_vec(env, 8, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1, **args.params)
+def test_minibatches_have_all_samples_their_moments_and_the_means_of_their_metrics(env: str, device: str) -> None:
+    settings = {"num_envs": 8, "num_steps": 16, "hidden": (16,), "params": ENVS[env], "total_steps": 1280, "fused": False}
+    args = PPOArgs(env=env, device=device, **settings).resolved(device)
+    vector_env = gym.make_vec(env, 8, device=device, output="torch", autoreset_mode="SameStep", buffers=1, **args.params)
     learner = make_learner(args, vector_env)
     policy, loss, calls, norms = learner.policy, learner.policy.loss, list[Any](), list[Any]()
 

@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import OutOfMemoryError, StateError  # imported after torch, which it needs
+from gpuvec.learners.buffers.sample_order import SampleOrder
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
-from gpuvec.learners.population.batched.sample_order import SampleOrder
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.seeds import MINIBATCHES, stream_seed

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.buffers.row_gather import gather_rows
+from gpuvec.learners.buffers.sample_order import SampleOrder
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic
@@ -116,6 +117,9 @@ class PPO(OnPolicy):
         self, args: PPOArgs, context: PolicyContext, network: ActorCritic, loss: Callable[..., tuple[Tensor, Tensor]] = ppo_loss
     ) -> None:
         super().__init__(args, context, network, loss)
+        self._order: SampleOrder | None = None
+        if torch.device(args.device).type == "cuda":
+            self._order = SampleOrder(args.device, [self.minibatch_seed], self.buffer.advantage.numel())
 
     @pooling_stage
     def improve(self) -> Pooling[None]:
@@ -154,17 +158,19 @@ class PPO(OnPolicy):
         Args:
             epoch: the number of the epoch in this update, from 0.
         """
-        samples = {name: x for name, x in self.buffer.samples()._asdict().items() if x is not None}
-        order = self.sample_order(samples["advantage"].numel(), epoch)
+        samples = {name: x.flatten(0, 1) for name, x in self.buffer.samples()._asdict().items() if x is not None}
+        shuffled = gather_rows(samples, self.sample_order(len(samples["advantage"]), epoch))
         shape = self.args.num_minibatches, -1
-        return Samples(**{name: gather_rows(x.flatten(0, 1), order).unflatten(0, shape) for name, x in samples.items()})
+        return Samples(**{name: x.unflatten(0, shape) for name, x in shuffled.items()})
 
     def sample_order(self, count: int, epoch: int) -> Tensor:
         """Returns the order of the samples in an epoch, (count,) int64.
 
         Args:
             count: the number of samples.
-            epoch: the number of the epoch in this update, from 0; the order does not depend on it, but on the generator.
+            epoch: the number of the epoch in this update, from 0.
         """
-        # A permutation by sorting random keys: `torch.randperm` would synchronise with the host.
-        return torch.rand(count, generator=self.generator, device=self.args.device).argsort()
+        if self._order is None:
+            return torch.rand(count, generator=self.generator, device=self.args.device).argsort()
+        # A GPU takes longer to sort so many keys than to copy their samples.
+        return self._order(self.num_rollouts, epoch, torch.empty(1, count, dtype=torch.int64, device=self.args.device))[0]

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gpuvec.learners.buffers.sample_order import SampleOrder
 from gpuvec.learners.population.agent_metrics import LOSS_METRICS
 from gpuvec.learners.population.batched.loss import LossCoefficients, LossSamples, population_loss
-from gpuvec.learners.population.batched.sample_order import SampleOrder
 from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.state.adam import adam_step
