@@ -11,13 +11,14 @@ observations, N outputs of the policy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from gpuvec.learners.networks.convolution import KERNEL_SIZE, ConvolutionReLU
+from gpuvec.learners.networks.linear import Linear, LinearReLU
 from gpuvec.learners.networks.mlp import HIDDEN_GAIN, PRECISIONS, SeparateMLP, SharedMLP, init_layer
 
 FILTERS = 16
@@ -104,7 +105,29 @@ class SharedCNN(nn.Module):
 
         Other leading dimensions are kept.
         """
-        return self.layers.both(self.convolution(obs))
+        hidden = self._first_hidden_layer(obs)
+        return self.layers.both(self.convolution(obs)) if hidden is None else self.layers.both_behind_first_layer(hidden)
+
+    def _first_hidden_layer(self, obs: Tensor) -> Tensor | None:
+        """Returns the results of the first linear layer, (E, N); None if no kernel has the gradients of both layers for `obs`.
+
+        N is their number.
+        """
+        convolution, linear = self.convolution, cast(Linear, self.layers.trunk[0])
+        if not obs.is_cuda or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return None
+        # Imported here because it imports the CUDA compiler, which a CPU does not need.
+        from gpuvec.learners.networks.convolution_kernels import ConvolutionShape
+        from gpuvec.learners.networks.convolution_linear import ConvolutionLinear, is_supported
+
+        images = obs.reshape(-1, *convolution.image_shape)
+        shape = ConvolutionShape(convolution.image_shape, obs.dtype, convolution.dtype)
+        if not is_supported(shape, linear.out_features, len(images), obs.device):
+            return None
+        parameters = convolution.weight, convolution.bias, 1.0 / convolution.divisor, *linear.parameters_as(convolution.dtype)
+        has_relu, counter = isinstance(linear, LinearReLU), linear.block_counter(obs.device)
+        hidden: Tensor = ConvolutionLinear.apply(images, *parameters, has_relu, counter)  # type: ignore[no-untyped-call]  # of torch's
+        return hidden.view(*obs.shape[:-3], -1)
 
 
 class AsymmetricCNN(nn.Module):

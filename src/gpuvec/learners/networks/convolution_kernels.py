@@ -110,6 +110,38 @@ def _num_blocks(shape: ConvolutionShape, kernel: str, rows: int, device: torch.d
     return max(1, min(-(-rows // shape.warps(kernel)), MAX_BLOCKS[kernel] * multiprocessors))
 
 
+def convolve(images: Tensor, weight: Tensor, bias: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Returns max(0, w * x + b), filter by filter, (R, F P), and a bit for each result, which the gradient needs.
+
+    Args:
+        images: x / scale, (R, C, H, W) uint8 or float32, contiguous.
+        weight: w, (F, C, 3, 3) float32.
+        bias: b, (F,) float32.
+        scale: factor of the pixels.
+        dtype: of the results.
+    """
+    rows, channels, height, width = images.shape
+    shape, device = ConvolutionShape((channels, height, width), images.dtype, dtype), images.device
+    out = torch.empty(rows, FILTERS * shape.places, dtype=dtype, device=device)
+    is_positive = torch.empty(rows, shape.groups, 32, dtype=torch.int16, device=device)
+    _launchers(shape, device)["convolve"](
+        _num_blocks(shape, "convolve", rows, device), images=images, weight=weight.contiguous(), bias=bias, out=out,
+        is_positive=is_positive, num_images=rows, scale=scale,
+    )  # fmt: skip
+    return out, is_positive
+
+
+def split_gradient(partial_gradients: Tensor, shape: ConvolutionShape) -> tuple[Tensor, Tensor]:
+    """Returns the gradients of w, (F, C, 3, 3), and b, (F,).
+
+    Args:
+        partial_gradients: those of each block, (blocks, F C 9 + F), in the order of convolution_gradient.cu.
+        shape: of the images.
+    """
+    weight_gradient, bias_gradient = partial_gradients.sum(0).split([FILTERS * shape.taps, FILTERS])
+    return weight_gradient.view(FILTERS, -1, KERNEL_SIZE, KERNEL_SIZE), bias_gradient
+
+
 class ConvolveReLU(torch.autograd.Function):
     """The results max(0, w * x + b), (R, F P), of images x, whose gradient is not computed, and the gradients of w and b."""
 
@@ -126,16 +158,10 @@ class ConvolveReLU(torch.autograd.Function):
             dtype: of the results.
         """
         images = images.contiguous()
-        rows, channels, height, width = images.shape
-        shape = ConvolutionShape((channels, height, width), images.dtype, dtype)
-        out = torch.empty(rows, FILTERS * shape.places, dtype=dtype, device=images.device)
-        is_positive = torch.empty(rows, shape.groups, 32, dtype=torch.int16, device=images.device)  # a bit for each result
-        _launchers(shape, images.device)["convolve"](
-            _num_blocks(shape, "convolve", rows, images.device), images=images, weight=weight.contiguous(), bias=bias, out=out,
-            is_positive=is_positive, num_images=rows, scale=scale,
-        )  # fmt: skip
+        out, is_positive = convolve(images, weight, bias, scale, dtype)
         ctx.save_for_backward(images, is_positive)
-        ctx.shape, ctx.scale = shape, scale
+        _, channels, height, width = images.shape
+        ctx.shape, ctx.scale = ConvolutionShape((channels, height, width), images.dtype, dtype), scale
         return out
 
     @staticmethod
@@ -155,5 +181,4 @@ class ConvolveReLU(torch.autograd.Function):
             blocks, images=images, out_gradient=out_gradient.contiguous(), is_positive=is_positive,
             partial_gradients=partial_gradients, num_images=rows, scale=ctx.scale,
         )  # fmt: skip
-        weight_gradient, bias_gradient = partial_gradients.sum(0).split([FILTERS * shape.taps, FILTERS])
-        return None, weight_gradient.view(FILTERS, -1, KERNEL_SIZE, KERNEL_SIZE), bias_gradient, None, None
+        return None, *split_gradient(partial_gradients, shape), None, None

@@ -182,7 +182,17 @@ class SharedMLP(nn.Module):
 
         The hidden layers are computed once. Other leading dimensions are kept.
         """
-        head = self.head(self.trunk(obs.to(self.dtype)))
+        return self._outputs(self.trunk(obs.to(self.dtype)))
+
+    def both_behind_first_layer(self, results: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the outputs of the policy, (E, N), and V(obs), (E,), for `results`, (E, H), of the first linear layer.
+
+        H is the size of this layer. Other leading dimensions are kept.
+        """
+        return self._outputs(self.trunk[1:](results))
+
+    def _outputs(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        head = self.head(hidden)
         policy, value = _SplitHead.apply(head, self.outputs)  # type: ignore[no-untyped-call]  # of torch's
         return policy, value
 
