@@ -397,7 +397,7 @@ class TestPrecision:
 class TestGradients:
     """Gradients of functions with a backward method of their own equal those of autograd."""
 
-    @pytest.mark.parametrize("sizes", [(6,), (3, 3), (2, 4)])
+    @pytest.mark.parametrize("sizes", [(6,), (3, 3), (2, 4), (2, 1, 1, 2)])
     def test_log_probability_and_entropy(self, device: str, sizes: tuple[int, ...]) -> None:
         logits = 3.0 * torch.randn(9, 6, dtype=torch.float64, device=device)
         logits.requires_grad_()

@@ -182,17 +182,18 @@ class TestDistributions:
         torch.testing.assert_close(ours.log_prob_and_entropy(action)[0], oracle.log_prob(action))
         torch.testing.assert_close(ours.log_prob_and_entropy(action)[1], oracle.entropy())
 
-    def test_several_choices_are_independent(self) -> None:
-        logits = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
-        ours = MultiCategorical(logits, (3, 4))
-        oracles = [torch.distributions.Categorical(logits=x) for x in logits.split((3, 4), -1)]
+    @pytest.mark.parametrize("sizes", [(3, 4), (2, 2, 3, 2)])
+    def test_several_choices_are_independent(self, sizes: tuple[int, ...]) -> None:
+        logits = torch.randn(50, sum(sizes), generator=torch.Generator().manual_seed(0))
+        ours = MultiCategorical(logits, sizes)
+        oracles = [torch.distributions.Categorical(logits=x) for x in logits.split(sizes, -1)]
         drawn = ours.draw(Sampler("cpu", 0), torch.zeros((), dtype=torch.int64), 0)
-        assert drawn.action.shape == (50, 2)
+        assert drawn.action.shape == (50, len(sizes))
         log_prob, entropy = ours.log_prob_and_entropy(drawn.action)
         torch.testing.assert_close(drawn.log_prob, log_prob)
         torch.testing.assert_close(log_prob, sum(o.log_prob(a) for o, a in zip(oracles, drawn.action.T, strict=True)))
         torch.testing.assert_close(entropy, sum(o.entropy() for o in oracles))
-        assert torch.equal(ours.mode(), torch.stack([x.argmax(-1) for x in logits.split((3, 4), -1)], -1))
+        assert torch.equal(ours.mode(), torch.stack([x.argmax(-1) for x in logits.split(sizes, -1)], -1))
 
 
 class TestNetworks:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -105,19 +106,23 @@ class MultiCategorical(NamedTuple):
 
     def mode(self) -> Tensor:
         """Returns the most likely action of each choice, (..., K)."""
-        return torch.stack([choice.mode() for choice in self.choices], -1)
+        return torch.cat([run.mode() for run in self._runs()], -1)
 
     def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the log-probability of `action`, (E, K) int64, and the entropy in nats, both (E,); other leading dimensions
         are kept.
         """
-        if len(set(self.sizes)) == 1:
-            choices = Categorical(self.logits.unflatten(-1, (len(self.sizes), -1)))
-            log_prob, entropy = choices.log_prob_and_entropy(action)
-            return log_prob.sum(-1), entropy.sum(-1)
-        pairs = zip(self.choices, action.unbind(-1), strict=True)
-        log_probs, entropies = zip(*(choice.log_prob_and_entropy(component) for choice, component in pairs), strict=True)
+        runs = self._runs()
+        actions = action.split([run.logits.shape[-2] for run in runs], -1)
+        pairs = (run.log_prob_and_entropy(component) for run, component in zip(runs, actions, strict=True))
+        log_probs, entropies = zip(*((log_prob.sum(-1), entropy.sum(-1)) for log_prob, entropy in pairs), strict=True)
         return reduce(torch.add, log_probs), reduce(torch.add, entropies)
+
+    def _runs(self) -> tuple[Categorical, ...]:
+        """Neighbouring choices of one size as one distribution, with logits (..., n, N)."""
+        shapes = [(len(list(run)), size) for size, run in groupby(self.sizes)]
+        parts = self.logits.split([math.prod(shape) for shape in shapes], -1)
+        return tuple(Categorical(part.unflatten(-1, shape)) for part, shape in zip(parts, shapes, strict=True))
 
 
 def _flatten_rows(x: Tensor) -> Tensor:
