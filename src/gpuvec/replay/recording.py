@@ -88,9 +88,9 @@ class _Recorder:
         # The role of all agents with details, if roles have spaces of their own.
         self._only_role = max(self._roles, key=lambda role: len(self._roles[role])) if has_role_spaces else None
         self.agents = self._choose_agents(envs, steps)
-        self._observations: list[NDArray[Any]] = []  # (E, n, D) of each step
-        self._probabilities: list[NDArray[Any]] = []
-        self._values: list[NDArray[Any]] = []
+        # Those of the agents with details: {agent: (E, ...) of each step}.
+        self._observations: dict[int, list[NDArray[Any]]] = {agent: [] for agent in self.agents}
+        self._masks: dict[int, list[NDArray[Any]]] = {agent: [] for agent in self.agents}
 
     def _choose_agents(self, envs: VectorEnv, steps: int) -> list[int]:
         """Returns the agents with details, one of each role at a time."""
@@ -108,22 +108,12 @@ class _Recorder:
 
     def __call__(self, obs: Any, action_mask: Any = None) -> Any:
         """Returns the actions of all rows, (E, ...), or {role: (E, n, ...)}."""
-        self._add_details(obs, action_mask)
-        return self._act(obs) if action_mask is None else self._act(obs, action_mask)
-
-    def _add_details(self, obs: Any, action_mask: Any) -> None:
-        observations, probabilities, values = [], [], []
         for agent in self.agents:
-            role = None if self._policy.roles == (ALL,) else next(r for r, agents in self._roles.items() if agent in agents)
-            rows, mask = self._of_agent(obs, agent), None if action_mask is None else self._of_agent(action_mask, agent)
-            observations.append(to_host(rows).reshape(len(rows), -1))
-            probabilities.append(self._probabilities_of(rows, mask, role))
-            values.append(self._values_of(rows, role))
-        self._observations.append(np.stack(observations, 1))
-        if probabilities[0] is not None:
-            self._probabilities.append(np.stack(probabilities, 1))
-        if values[0] is not None:
-            self._values.append(np.stack(values, 1))
+            self._observations[agent].append(np.array(to_host(self._of_agent(obs, agent))))
+            mask = None if action_mask is None else self._of_agent(action_mask, agent)
+            if mask is not None:
+                self._masks[agent].append(np.array(to_host(mask)))
+        return self._act(obs) if action_mask is None else self._act(obs, action_mask)
 
     def _of_agent(self, arrays: Any, agent: int) -> Any:
         """Returns the part of an agent, (E, ...); None if its role has none, such as no action masks."""
@@ -132,12 +122,16 @@ class _Recorder:
             return None if own is None else own[:, self._roles[self._only_role].index(agent)]
         return arrays[:, agent] if self._is_multi_agent else arrays
 
-    def _probabilities_of(self, obs: Any, mask: Any, role: str | None) -> Any:
-        """Returns the probabilities of all components of actions, (E, N); None for continuous actions."""
+    def _role_of(self, agent: int) -> str | None:
+        """Returns the role whose policy acts for an agent; None if one policy acts for all."""
+        return None if self._policy.roles == (ALL,) else next(role for role, agents in self._roles.items() if agent in agents)
+
+    def _probabilities_of(self, obs: NDArray[Any], mask: NDArray[Any] | None, role: str | None) -> Any:
+        """Returns the probabilities of all components of actions, (T, N); None for continuous actions."""
         if isinstance(self._policy.spaces[self._policy.find_role(role)].action, gym.spaces.Box):
             return None
         parts = self._policy.probabilities(obs, mask, role=role)
-        return np.concatenate([to_host(part) for part in (parts if isinstance(parts, tuple) else (parts,))], -1)
+        return np.concatenate(parts if isinstance(parts, tuple) else (parts,), -1)
 
     @property
     def _action_space(self) -> gym.Space[Any]:
@@ -159,11 +153,11 @@ class _Recorder:
         num_components = math.prod(self._action_space.shape or ())
         return declared_names(episode, "action_names", sum(sizes) or num_components) or name_choices(sizes)
 
-    def _values_of(self, obs: Any, role: str | None) -> Any:
-        """Returns the values, (E,); None if the value function has observations of its own."""
+    def _values_of(self, obs: NDArray[Any], role: str | None) -> Any:
+        """Returns the values, (T,); None if the value function has observations of its own."""
         if self._policy.spaces[self._policy.find_role(role)].critic_observation is not None:
             return None
-        return to_host(self._policy.value(obs, role=role))
+        return self._policy.value(obs, role=role)
 
     def details(self, row: int, episode: Episode) -> Details:
         """Returns the details of an episode.
@@ -179,8 +173,16 @@ class _Recorder:
         else:
             actions = np.asarray(episode.actions)
             actions = actions[:, self.agents] if self._is_multi_agent else actions[:, None]
-        value = np.stack([values[row] for values in self._values[:steps]]) if self._values else None
-        observation = np.stack([obs[row] for obs in self._observations[:steps]])
+        # One call of a network for all steps takes a small part of the time of one for each step.
+        observations, probabilities, values = [], [], []
+        for agent in self.agents:
+            role, obs = self._role_of(agent), np.stack([x[row] for x in self._observations[agent][:steps]])
+            mask = np.stack([x[row] for x in self._masks[agent][:steps]]) if self._masks[agent] else None
+            observations.append(obs.reshape(steps, -1))
+            probabilities.append(self._probabilities_of(obs, mask, role))
+            values.append(self._values_of(obs, role))
+        observation = np.stack(observations, 1)
+        value = None if values[0] is None else np.stack(values, 1)
         num_features = observation.shape[-1]
         return Details(
             self.agents,
@@ -190,7 +192,7 @@ class _Recorder:
             observation=observation[..., :MAX_FEATURES],
             features=() if self._only_role else declared_names(episode, "feature_names", num_features)[:MAX_FEATURES],
             num_features=num_features,
-            probabilities=np.stack([p[row] for p in self._probabilities[:steps]]) if self._probabilities else None,
+            probabilities=None if probabilities[0] is None else np.stack(probabilities, 1),
             value=value,
             td_error=None if value is None else self._td_error(value, episode),
             neighbors=find_neighbors(episode, self.agents),
