@@ -25,6 +25,7 @@ from tools.policy_card import Record, combine_curves, differences, read_card, wr
 
 from benchmarks.cases.game_training import score_against_random
 from benchmarks.cases.solve import Match, make_curve
+from benchmarks.cases.tag_training import GAME
 from gpuvec.learners.config.tuned import find_tuned_settings, tuned
 from gpuvec.policies import FOLDER, SUFFIX
 
@@ -61,8 +62,12 @@ class PolicyTask(NamedTuple):
         )
 
 
+# Five taggers and twenty runners. Tuned settings already have `observe_self`.
+TAG_GAME = {name: value for name, value in GAME.items() if name != "observe_self"}
+
+
 def _tag(name: str, tagger: float, runner: float) -> PolicyTask:
-    params = {"skill_level_tagger": tagger, "skill_level_runner": runner}
+    params = {**TAG_GAME, "skill_level_tagger": tagger, "skill_level_runner": runner}
     return PolicyTask(f"TagContinuous-v0-{name}", "TagContinuous-v0", params=params)
 
 
