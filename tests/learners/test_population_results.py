@@ -15,8 +15,11 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.errors import CheckpointError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.histories import read_histories
+from gpuvec.learners.population import population_training
+from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.population.results.population_folder import load_population, save_population
@@ -201,3 +204,27 @@ def test_the_interval_of_thousands_of_seeds_is_that_of_the_normal_approximation(
     half_width = 1.96 * values.std() / 4000**0.5
     assert low == pytest.approx(values.mean() - half_width, abs=0.05 * half_width)
     assert high == pytest.approx(values.mean() + half_width, abs=0.05 * half_width)
+
+
+def test_numbers_that_are_read_late_are_those_of_immediate_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    advance, take = BatchedPopulation.advance, Readout.take
+
+    def log(name: str, method: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            events.append(name)
+            return method(*arguments)
+
+        return call
+
+    monkeypatch.setattr(population_training, "reads_late", lambda device: True)
+    monkeypatch.setattr(BatchedPopulation, "advance", log("launch", advance))
+    monkeypatch.setattr(Readout, "take", log("read", take))
+    late = train_population(ARGS, iterations_per_launch=2, should_stop=log("stop?", lambda: False))
+    assert events == ["stop?", "launch", "stop?", "launch", "read", "stop?", "launch", "read", "read"]
+    for name, column in late.history.metrics.items():
+        np.testing.assert_array_equal(column, trained().history.metrics[name])
+    assert (np.diff(late.history.seconds) > 0).all()
+    events.clear()
+    train_population(ARGS, lambda population, results: events.append("change"), iterations_per_launch=3)
+    assert events == ["launch", "read", "change"] * 2

@@ -1,4 +1,4 @@
-"""The loop of the training of a population: launches of iterations, whose numbers are read between them.
+"""The loop of the training of a population: launches of iterations, and reads of their numbers.
 
 Letters: P agents.
 """
@@ -6,15 +6,19 @@ Letters: P agents.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gpuvec.engine.backends.device import parse_device
+from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.cuda_graphs.settings import torch_settings
+from gpuvec.learners.iterations import reads_late
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.paths import PopulationPath, make_population
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -25,6 +29,7 @@ from gpuvec.learners.wait_reports import OnPhase, phase
 ITERATIONS_PER_LAUNCH = {"cpu": 1, "cuda": 8}
 """The number of iterations between two reads of the numbers, by the kind of the device."""
 
+OnResults = Callable[[NDArray[np.float32]], None]
 OnLaunch = Callable[[PopulationPath, NDArray[np.float32]], None]
 """Called with the population and the numbers of the last launch, (iterations, metrics, P)."""
 
@@ -34,21 +39,39 @@ class HistoryRecorder:
 
     Args:
         args: the settings, resolved.
+        on_results: called with the numbers of each launch, (iterations, metrics, P), in their order.
         first_iteration: the iteration after which the training continues; 0 for a new one.
     """
 
-    def __init__(self, args: PopulationArgs, first_iteration: int = 0) -> None:
-        self._args, self._first_iteration = args, first_iteration
+    def __init__(self, args: PopulationArgs, on_results: OnResults, first_iteration: int = 0) -> None:
+        self._args, self._on_results, self._first_iteration = args, on_results, first_iteration
         self._results: list[NDArray[np.float32]] = []
         self._seconds: list[float] = []
+        self._reads = deque[Readout]()
         self._begin = self._last = time.perf_counter()
 
-    def add(self, results: NDArray[np.float32]) -> None:
-        """Adds the numbers of a launch, whose time is divided equally among its iterations.
+    def start_read(self, metrics: Tensor) -> None:
+        """Starts to read the numbers of a launch that was enqueued on the current stream.
 
         Args:
-            results: (I, M, P): the M metrics in the I iterations of the launch.
+            metrics: (I, M, P): the M metrics in the I iterations of the launch.
         """
+        self._reads.append(Readout(metrics, depth=1))
+        self._reads[-1].start()
+
+    def finish_reads(self, keep: int = 0) -> None:
+        """Waits for reads in their order, and reports the numbers.
+
+        Args:
+            keep: the number of reads that may remain pending.
+        """
+        while len(self._reads) > keep:
+            results = self._reads.popleft().take().clone().numpy()  # a copy, because a readout has pinned memory
+            self._add(results)
+            self._on_results(results)
+
+    def _add(self, results: NDArray[np.float32]) -> None:
+        """Adds the numbers of a launch, whose time is divided equally among its iterations."""
         now = time.perf_counter()
         seconds = np.linspace(self._last, now, len(results) + 1)[1:] - self._begin
         self._seconds += seconds.tolist()
@@ -92,7 +115,8 @@ def train_population(
 ) -> PopulationResult:
     """Trains all agents for `args.base.total_steps` steps each.
 
-    An agent has the same numbers for any number of other agents and any number of iterations in a launch.
+    An agent has the same numbers for any number of other agents and any number of iterations in a launch. On a GPU the numbers
+    of a launch are read while the next one runs, unless `on_launch` may change the population before that.
 
     Args:
         args: the settings.
@@ -121,12 +145,16 @@ def train_population(
         if device != "cpu":
             with phase(on_phase, "capturing CUDA graphs"):
                 population.capture()
-        recorder = HistoryRecorder(args, population.iteration)
-        end = min(args.base.iterations, last_iteration or args.base.iterations)
-        while population.iteration < end and not (should_stop is not None and should_stop()):
-            results = population.advance(min(launch, end - population.iteration)).cpu().numpy()
-            recorder.add(results)
+
+        def report(results: NDArray[np.float32]) -> None:
             if on_launch is not None:
                 on_launch(population, results)
+
+        recorder = HistoryRecorder(args, report, population.iteration)
+        end = min(args.base.iterations, last_iteration or args.base.iterations)
+        while population.iteration < end and not (should_stop is not None and should_stop()):
+            recorder.start_read(population.advance(min(launch, end - population.iteration)))
+            recorder.finish_reads(keep=1 if on_launch is None and reads_late(device) else 0)
+        recorder.finish_reads()
         final_state = population.state_dict()
         return PopulationResult(args, recorder.history(final_state), final_state, population.name)
