@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from gymnasium.spaces import Box, Discrete
 
 from gpuvec.errors import CheckpointError, StateError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
@@ -30,6 +34,8 @@ from gpuvec.learners.population.search.sweep import Confirmation, Search, SweepR
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
 from gpuvec.learners.population.state.agent_selection import select_agents
+from gpuvec.learners.population.state.agent_state import AgentState
+from gpuvec.learners.ppo import PPO
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.seed_statistics import Estimate
 
@@ -254,3 +260,35 @@ def test_population_based_training_changes_settings_as_its_schedule_says(tmp_pat
 def test_wrong_settings_of_population_based_training_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PBTArgs(**{"base": BASE, "parameters": (RATE,), **arguments})
+
+
+@contextmanager
+def no_waits(device: str) -> Iterator[None]:
+    """Makes an operation that waits for a GPU fail in the block."""
+    if device == "cpu":
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def test_agents_take_what_others_learned_and_settings_without_a_wait_for_the_device(device: str, request: Any) -> None:
+    if device != "cpu":
+        request.getfixturevalue("gpu")
+    args = PopulationArgs(replace(BASE, device=device), 5).resolved(device)
+    state = AgentState(args, PPO.make_network(args.base, Box(-1.0, 1.0, (4,)), Discrete(2)))
+    learned = (state.parameters, *state.adam, state.stopped_at)
+    for number, x in enumerate(learned):
+        x.add_(10 * number + torch.arange(5, device=device).view(-1, *[1] * (x.dim() - 1)))
+    before = [x.clone() for x in learned]
+    source, rates = [0, 4, 2, 0, 4], np.array([1e-3, 2e-3, 3e-3, 4e-3, 5e-3])
+    with no_waits(device):
+        state.copy_learned(source)
+        state.set_settings("learning_rate", rates)
+    for x, old in zip(learned, before, strict=True):
+        assert torch.equal(x, old[source])
+    assert state.settings["learning_rate"].tolist() == rates.tolist()

@@ -141,19 +141,23 @@ class Exploration:
         rng = np.random.default_rng((self._args.base.seed, population.iteration))
         source = choose_sources(scores, self._args.fraction, rng)
         population.copy_learned(source)  # first, because a GPU copies while the settings are drawn
-        values = {each.name: self._perturbed(each, source, rng) for each in self._args.parameters}
+        copies = np.flatnonzero(source != np.arange(len(source)))
+        values = {each.name: self._perturbed(each, copies, source[copies], rng) for each in self._args.parameters}
         for name, column in values.items():
             population.set_settings(name, column)
         self._iterations.append(population.iteration)
         self._sources.append(source)
         self._values.append(values)
 
-    def _perturbed(self, parameter: SearchParameter, source: NDArray[np.int64], rng: np.random.Generator) -> FloatArray:
-        """Returns the values of a setting after a change."""
+    def _perturbed(
+        self, parameter: SearchParameter, copies: NDArray[np.int64], sources: NDArray[np.int64], rng: np.random.Generator
+    ) -> FloatArray:
+        """Returns the values of a setting after the agents `copies` copied the agents `sources`."""
         before = self._values[-1][parameter.name]
-        factors = rng.choice(np.array(self._args.factors), size=len(source))
-        is_copy = source != np.arange(len(source))
-        return np.where(is_copy, parameter.clip(before[source] * factors), before)
+        after: FloatArray = before.copy()
+        factors = np.array(self._args.factors)[rng.integers(2, size=len(copies))]
+        after[copies] = parameter.clip(before[sources] * factors)
+        return after
 
     def schedule(self) -> PBTSchedule:
         """Returns what changed so far."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
@@ -90,7 +90,8 @@ class AgentState:
             name: one of `AGENT_SETTINGS`.
             values: P values.
         """
-        self.settings[name].copy_(torch.from_numpy(np.array(values, np.float64)))
+        column = self.settings[name]
+        column.copy_(host_tensor(np.array(values, np.float64), column.device), non_blocking=True)
 
     @torch.no_grad()
     def copy_learned(self, source: ArrayLike) -> None:
@@ -104,9 +105,21 @@ class AgentState:
         sources = np.asarray(source, np.int64)
         changed = np.flatnonzero(sources != np.arange(len(sources)))
         # One copy to the device. Agents that keep what they have are not moved, which are most of them.
-        targets, origins = torch.from_numpy(np.stack([changed, sources[changed]])).to(self.parameters.device)
+        device = self.parameters.device
+        targets, origins = host_tensor(np.stack([changed, sources[changed]]), device).to(device, non_blocking=True)
         for x in (self.parameters, *self.adam, self.stopped_at, self.fault):
             x.index_copy_(0, targets, x.index_select(0, origins))
+
+
+def host_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Returns a tensor on the host from which a copy to a device is asynchronous: for a GPU its memory is pinned.
+
+    Args:
+        array: any; the tensor may share its memory.
+        device: of the copy.
+    """
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def select_leading(tensors: dict[str, Any], index: dict[int, Sequence[int]]) -> dict[str, Any]:
