@@ -109,7 +109,7 @@ class SharedCNN(nn.Module):
         return self.layers.both(self.convolution(obs)) if hidden is None else self.layers.both_behind_first_layer(hidden)
 
     def _first_hidden_layer(self, obs: Tensor) -> Tensor | None:
-        """Returns the results of the first linear layer, (E, N); None if no kernel has the gradients of both layers for `obs`.
+        """Returns the results of the first linear layer, (E, N); None if no kernel computes it with the convolution for `obs`.
 
         N is their number.
         """
@@ -118,14 +118,15 @@ class SharedCNN(nn.Module):
             return None
         # Imported here because it imports the CUDA compiler, which a CPU does not need.
         from gpuvec.learners.networks.convolution_kernels import ConvolutionShape
-        from gpuvec.learners.networks.convolution_linear import ConvolutionLinear, is_supported
+        from gpuvec.learners.networks.convolution_linear import VECTOR_BYTES, ConvolutionLinear, LayersShape, is_supported
 
-        images = obs.reshape(-1, *convolution.image_shape)
-        shape = ConvolutionShape(convolution.image_shape, obs.dtype, convolution.dtype)
-        if not is_supported(shape, linear.out_features, len(images), obs.device):
+        images, has_relu = obs.reshape(-1, *convolution.image_shape), isinstance(linear, LinearReLU)
+        image_shape = ConvolutionShape(convolution.image_shape, obs.dtype, convolution.dtype)
+        shape = LayersShape(image_shape, linear.out_features, has_relu)
+        if images.data_ptr() % VECTOR_BYTES or not is_supported(shape, len(images), obs.device):
             return None
         parameters = convolution.weight, convolution.bias, 1.0 / convolution.divisor, *linear.parameters_as(convolution.dtype)
-        has_relu, counter = isinstance(linear, LinearReLU), linear.block_counter(obs.device)
+        counter = linear.block_counter(obs.device)
         hidden: Tensor = ConvolutionLinear.apply(images, *parameters, has_relu, counter)  # type: ignore[no-untyped-call]  # of torch's
         return hidden.view(*obs.shape[:-3], -1)
 

@@ -1,8 +1,9 @@
-"""A convolution of small images and the linear layer behind it on a GPU, with one kernel for the gradient of the convolution.
+"""A convolution of small images and the linear layer behind it on a GPU: a kernel for both layers, and one for their gradients.
 
-With float32 results, layers one by one are bound by the memory that they write and read. A kernel that multiplies the gradient
-of the linear layer by its weights, and the product at once by the pixels, neither writes nor reads the gradient of the results
-of the convolution (design/0040).
+With float32 results, layers one by one are bound by the memory that they write and read. The first kernel stores the results of
+the convolution, which the gradient of the linear layer needs, but does not read them. The second one multiplies the gradient of
+the linear layer by its weights, and the product at once by the pixels, so that the gradient of the results of the convolution
+is neither written nor read (design/0040).
 
 Letters: R rows, which are images, C channels, H rows and W columns of an image, F filters, P places of the filter in an image,
 N outputs of the linear layer.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,81 +25,107 @@ from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
 from gpuvec.learners.networks import convolution_kernels
 from gpuvec.learners.networks.bias_gradient import bias_gradient
 from gpuvec.learners.networks.convolution import KERNEL_SIZE
-from gpuvec.learners.networks.convolution_kernels import FILTERS, ConvolutionShape, convolve, split_gradient
+from gpuvec.learners.networks.convolution_kernels import FILTERS, ConvolutionShape, split_gradient
 
-TILES, WARPS = 4, 8  # tiles of 8 images of a warp, warps of a block
-# A block has so many images that fewer of a multiprocessor take as long.
-MIN_IMAGES = 4 * TILES * WARPS
-MAX_OUTPUTS = 128  # N; the gradients of a warp's images are in registers
-VECTOR_BYTES = 16  # of an asynchronous copy
+IMAGES, WARPS = 32, 8  # images of a warp, warps of a block
+# Of a multiprocessor. With fewer images most blocks would have none, and a block takes as long.
+MIN_IMAGES = IMAGES * WARPS // 2
+MAX_OUTPUTS = 128  # N; their sums, and the gradients of a warp's images, are in registers
+VECTOR_BYTES = 16  # of an asynchronous copy, to which images are aligned
 STAGE_PLACES, STAGES = 4, 2  # places whose weights are copied at once, and how many of these copies are in shared memory
 MEMBERS = {
-    "images": "const unsigned char*", "out_gradient": "const float*", "packed": "const void*", "is_positive": "const void*",
-    "partial_gradients": "float*", "num_images": "i64", "scale": "double",
+    "images": "const unsigned char*", "weight": "const float*", "bias": "const float*", "packed": "const float*",
+    "linear_bias": "const float*", "features": "float*", "is_positive": "void*", "out": "float*",
+    "out_gradient": "const float*", "partial_gradients": "float*", "num_images": "i64", "scale": "double",
 }  # fmt: skip
 
 
-def gradient_kernel(shape: ConvolutionShape, outputs: int, tiles: int = TILES, warps: int = WARPS) -> CudaSource:
-    """Returns the kernel.
+class LayersShape(NamedTuple):
+    """The images, and the size of the linear layer, for which the kernels are compiled."""
+
+    images: ConvolutionShape
+    outputs: int  # N
+    has_relu: bool  # whether a ReLU is behind the linear layer
+
+    def shared_bytes(self, images: int, kernel: str) -> int:
+        """Returns the bytes of shared memory of a block.
+
+        Args:
+            images: those of a block.
+            kernel: its name.
+        """
+        channels, height, width = self.images.image_shape
+        bit_bytes = 2 * self.images.places if kernel == "convolution_linear_gradient" else 0
+        distance = (channels * height * width + bit_bytes + 47) // 64 * 64 + 16
+        return STAGES * STAGE_PLACES * FILTERS * self.outputs * 4 + images * distance
+
+
+def layer_kernels(shape: LayersShape, images: int = IMAGES, warps: int = WARPS) -> dict[str, CudaSource]:
+    """Returns {name: kernel} of both layers and of their gradient.
 
     Args:
-        shape: of the images.
-        outputs: N.
-        tiles: of 8 images of a warp.
+        shape: of the layers.
+        images: of a warp, a multiple of 16.
         warps: of a block.
     """
-    channels, height, width = shape.image_shape
+    channels, height, width = shape.images.image_shape
     constants: dict[str, int | str] = {
-        "CHANNELS": channels, "HEIGHT": height, "WIDTH": width, "PIXEL": "unsigned char", "IS_BF16": 0, "OUTPUTS": outputs,
-        "TILES": tiles, "THREADS": 32 * warps,
+        "CHANNELS": channels, "HEIGHT": height, "WIDTH": width, "PIXEL": "unsigned char", "IS_BF16": 0,
+        "OUTPUTS": shape.outputs, "HAS_RELU": int(shape.has_relu), "IMAGES": images, "THREADS": 32 * warps,
     }  # fmt: skip
-    image_bytes = (channels * height * width + 47) // 64 * 64 + 16  # in shared memory, as in the source
-    weight_bytes = STAGES * STAGE_PLACES * FILTERS * outputs * 4
-    shared_bytes = max(weight_bytes + 8 * tiles * warps * image_bytes, 4 * warps * FILTERS * (shape.taps + 1))
-    file = Path(__file__).with_name("convolution_linear_gradient.cu")
-    return CudaSource(
-        file, "convolution_linear_gradient", tuple(MEMBERS.items()), tuple(constants.items()), 32 * warps, shared_bytes
-    )
+    names, threads, kernels = (tuple(MEMBERS.items()), tuple(constants.items())), 32 * warps, {}
+    sums_bytes = 4 * warps * FILTERS * (shape.images.taps + 1)
+    for name in ("convolution_linear", "convolution_linear_gradient"):
+        shared_bytes = max(shape.shared_bytes(images * warps, name), sums_bytes)
+        kernels[name] = CudaSource(Path(__file__).with_name(f"{name}.cu"), name, *names, threads, shared_bytes)
+    return kernels
 
 
-def is_supported(shape: ConvolutionShape, outputs: int, rows: int, device: torch.device) -> bool:
-    """Returns whether the kernel computes the gradient, and in less time than the layers one by one.
+def is_supported(shape: LayersShape, rows: int, device: torch.device) -> bool:
+    """Returns whether the kernels compute these layers and their gradients, in less time than the layers one by one.
 
     Args:
-        shape: of the images.
-        outputs: N.
+        shape: of the layers.
         rows: R.
         device: of the tensors.
     """
-    channels, height, width = shape.image_shape
+    channels, height, width = shape.images.image_shape
     return (
-        (shape.pixel_dtype, shape.dtype) == (torch.uint8, torch.float32)
+        (shape.images.pixel_dtype, shape.images.dtype) == (torch.uint8, torch.float32)
         and (width - KERNEL_SIZE + 1) % STAGE_PLACES == 0
+        and shape.images.places % 8 == 0
         and channels * height * width % VECTOR_BYTES == 0
-        and outputs % 16 == 0
-        and outputs <= MAX_OUTPUTS
-        and convolution_kernels.is_supported(shape, FILTERS, device)
+        and shape.outputs % 16 == 0
+        and shape.outputs <= MAX_OUTPUTS
+        and torch.get_float32_matmul_precision() != "highest"
+        and convolution_kernels.is_supported(shape.images, FILTERS, device)
         and rows >= MIN_IMAGES * torch.cuda.get_device_properties(device).multi_processor_count
-        and gradient_kernel(shape, outputs).shared_bytes <= max_shared_memory(parse_device(str(device)))
+        and max(k.shared_bytes for k in layer_kernels(shape).values()) <= max_shared_memory(parse_device(str(device)))
     )
 
 
 def pack_weights(weight: Tensor, places: int) -> Tensor:
-    """Returns the weights of the linear layer in the order in which the kernel loads them, (P, N / 8, 32, 4).
+    """Returns the weights of the linear layer in the order in which lanes load them, (P, N / 2, F / 2, 2, 2).
+
+    The dimensions are a place, a pair of outputs, a pair of filters, the output, and the filter.
 
     Args:
         weight: (N, F P).
         places: P.
     """
-    # The dimensions are a pair of steps, t, the step, the half of its outputs, the half of the filters, g, and the place.
-    x = weight.view(-1, 4, 2, 2, 2, 8, places)
-    return x.permute(6, 0, 2, 5, 1, 3, 4).reshape(places, -1, 32, 4)
+    return weight.view(-1, 2, FILTERS // 2, 2, places).permute(4, 0, 2, 1, 3).contiguous()
 
 
 @lru_cache(maxsize=64)
-def _launcher(shape: ConvolutionShape, outputs: int, device: torch.device) -> Any:
-    """The launcher of the kernel, which is loaded once for a device."""
-    return make_tensor_launcher(gradient_kernel(shape, outputs), parse_device(str(device)))
+def _launchers(shape: LayersShape, device: torch.device) -> dict[str, Any]:
+    """The launchers of the kernels, which are loaded once for a device."""
+    gpu = parse_device(str(device))
+    return {name: make_tensor_launcher(kernel, gpu) for name, kernel in layer_kernels(shape).items()}
+
+
+def _num_blocks(rows: int, device: torch.device) -> int:
+    """The number of blocks of a launch; a multiprocessor has one."""
+    return min(-(-rows // (IMAGES * WARPS)), torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 class ConvolutionLinear(torch.autograd.Function):
@@ -123,11 +150,19 @@ class ConvolutionLinear(torch.autograd.Function):
             num_finished_blocks: the counter of `bias_gradient`.
         """
         images = images.contiguous()
-        features, is_positive = convolve(images, weight, bias, scale, torch.float32)
-        product = torch._addmm_activation if has_relu else torch.addmm
-        out: Tensor = product(linear_bias, features, linear_weight.t())
-        ctx.save_for_backward(images, is_positive, features, linear_weight, out if has_relu else None)
-        ctx.scale, ctx.num_finished_blocks = scale, num_finished_blocks
+        (rows, channels, height, width), device = images.shape, images.device
+        image_shape = ConvolutionShape((channels, height, width), images.dtype, torch.float32)
+        shape, places = LayersShape(image_shape, len(linear_bias), has_relu), image_shape.places
+        packed = pack_weights(linear_weight, places)
+        features = torch.empty(rows, places * FILTERS, device=device)
+        is_positive = torch.empty(rows, places, dtype=torch.int16, device=device)  # a bit for each filter
+        out = torch.empty(rows, shape.outputs, device=device)
+        _launchers(shape, device)["convolution_linear"](
+            _num_blocks(rows, device), images=images, weight=weight.contiguous(), bias=bias, packed=packed,
+            linear_bias=linear_bias, features=features, is_positive=is_positive, out=out, num_images=rows, scale=scale,
+        )  # fmt: skip
+        ctx.save_for_backward(images, is_positive, features, packed, out if has_relu else None)
+        ctx.shape, ctx.scale, ctx.num_finished_blocks = shape, scale, num_finished_blocks
         return out
 
     @staticmethod
@@ -139,16 +174,15 @@ class ConvolutionLinear(torch.autograd.Function):
             ctx: what `forward` kept.
             out_gradient: the gradient of the results, (R, N).
         """
-        images, is_positive, features, linear_weight, out = ctx.saved_tensors
-        rows, device = len(images), images.device
+        images, is_positive, features, packed, out = ctx.saved_tensors
+        shape, rows, device = ctx.shape, len(images), images.device
         gradient, linear_bias_gradient = bias_gradient(out_gradient, out, ctx.num_finished_blocks)
-        shape = ConvolutionShape(tuple(images.shape[1:]), images.dtype, torch.float32)
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        blocks = min(-(-rows // (8 * TILES * WARPS)), multiprocessors)
-        partial_gradients = torch.empty(blocks, FILTERS * (shape.taps + 1), device=device)
-        _launcher(shape, linear_weight.shape[0], device)(
-            blocks, images=images, out_gradient=gradient.contiguous(), packed=pack_weights(linear_weight, shape.places),
-            is_positive=is_positive, partial_gradients=partial_gradients, num_images=rows, scale=ctx.scale,
+        blocks = _num_blocks(rows, device)
+        partial_gradients = torch.empty(blocks, FILTERS * (shape.images.taps + 1), device=device)
+        _launchers(shape, device)["convolution_linear_gradient"](
+            blocks, images=images, out_gradient=gradient.contiguous(), packed=packed, is_positive=is_positive,
+            partial_gradients=partial_gradients, num_images=rows, scale=ctx.scale,
         )  # fmt: skip
-        linear_gradients = gradient.t() @ features, linear_bias_gradient
-        return None, *split_gradient(partial_gradients, shape), None, *linear_gradients, None, None
+        # The features have the order (place, filter).
+        linear_gradient = (gradient.t() @ features).view(shape.outputs, -1, FILTERS).transpose(1, 2).flatten(1)
+        return None, *split_gradient(partial_gradients, shape.images), None, linear_gradient, linear_bias_gradient, None, None
