@@ -30,7 +30,7 @@ from gymnasium.vector import AutoresetMode
 import gpuvec
 from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.cpu.threads import load_or_compile_loop
-from gpuvec.engine.backends.cuda import kernels, numba_cuda, nvrtc
+from gpuvec.engine.backends.cuda import kernels, nvrtc
 from gpuvec.engine.backends.cuda.cpp.source import source_text
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
@@ -130,18 +130,17 @@ def compile_case(env: Any, options: KernelOptions, name: str, only: str) -> Iter
     is_single_agent = isinstance(make_schema(env), SingleAgentSchema)
     text = source_text(env, options.cuda_c)
     rollout = rollout_kernel_options(env, options, RANDOM) if is_single_agent else options
-    with numba_cuda.offline(CC):
-        for num_envs in SINGLE_AGENT_SIZES if is_single_agent else MULTI_AGENT_SIZES:
-            launch_config = make_launch_config(env, num_envs)
-            for part in ("reset", "step"):
-                if only in f"{name} cuda {num_envs} {part}":
-                    for number, kernel in enumerate(kernels.make_kernels(env, options, launch_config, part == "step")):
-                        yield f"cuda {num_envs} {part} {number}", read_sections(kernel.binary(CC).code, CUDA_SECTIONS)
-            if is_single_agent and not options.validate and only in f"{name} cuda {num_envs} rollout":
-                binary = kernels.make_rollout_kernel(env, rollout, RANDOM, launch_config).binary(CC)
-                yield f"cuda {num_envs} rollout", read_sections(binary.code, CUDA_SECTIONS)
-        if is_single_agent and isinstance(env.spaces(env.params)[1], Discrete) and only in f"{name} cuda fused":
-            yield "cuda fused", compile_fused_rollout(env, options)
+    for num_envs in SINGLE_AGENT_SIZES if is_single_agent else MULTI_AGENT_SIZES:
+        launch_config = make_launch_config(env, num_envs)
+        for part in ("reset", "step"):
+            if only in f"{name} cuda {num_envs} {part}":
+                for number, kernel in enumerate(kernels.make_kernels(env, options, launch_config, part == "step")):
+                    yield f"cuda {num_envs} {part} {number}", read_sections(kernel.binary(CC).code, CUDA_SECTIONS)
+        if is_single_agent and not options.validate and only in f"{name} cuda {num_envs} rollout":
+            binary = kernels.make_rollout_kernel(env, rollout, RANDOM, launch_config).binary(CC)
+            yield f"cuda {num_envs} rollout", read_sections(binary.code, CUDA_SECTIONS)
+    if is_single_agent and isinstance(env.spaces(env.params)[1], Discrete) and only in f"{name} cuda fused":
+        yield "cuda fused", compile_fused_rollout(env, options)
     for part in ("reset", "step"):
         if only in f"{name} cpu {part}":
             yield f"cpu {part}", read_sections(load_or_compile_loop(part, env, options, text).code, CPU_SECTIONS)

@@ -53,7 +53,6 @@ def compile_again(k):
 
 GPU_SETUP = """
 from gymnasium.vector import AutoresetMode
-from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
@@ -64,10 +63,9 @@ ENV = load_env("gpuvec_envs.tag_grid_world:ENV")
 
 def compile_again(k):
     env, _ = apply_params(ENV, {"wall_hit_penalty": 1 + k / 64}, (), 1)
-    with numba_cuda.offline((9, 0)):
-        options, config = KernelOptions(AutoresetMode.SAME_STEP, 100), make_launch_config(env, 2000)
-        for kernel in make_kernels(env, options, config, is_step=True):
-            kernel.cubin((9, 0))
+    options, config = KernelOptions(AutoresetMode.SAME_STEP, 100), make_launch_config(env, 2000)
+    for kernel in make_kernels(env, options, config, is_step=True):
+        kernel.cubin((9, 0))
 """
 
 

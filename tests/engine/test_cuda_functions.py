@@ -102,16 +102,15 @@ def test_linker_inlines_all_functions(name, cc):
     env = make_env(name)
     check_cuda_source(env)
     options = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).action.dtype, cuda_c=True)
-    with numba_cuda.offline(cc):
-        for is_step in (False, True):
-            for kernel in make_kernels(env, options, make_launch_config(env, 4096), is_step):
-                code = numba_cuda.compile_kernel(
-                    kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.min_blocks_per_sm
-                )
-                binary = numba_cuda.link(code, cc, True, (compile_source(kernel.linked_source, cc),))
-                assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
-                assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
-                assert binary.name.startswith("_Z")
+    for is_step in (False, True):
+        for kernel in make_kernels(env, options, make_launch_config(env, 4096), is_step):
+            code = numba_cuda.compile_kernel(
+                kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.min_blocks_per_sm
+            )
+            binary = numba_cuda.link(code, cc, True, (compile_source(kernel.linked_source, cc),))
+            assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
+            assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
+            assert binary.name.startswith("_Z")
 
 
 @needs_compiler
@@ -190,12 +189,11 @@ def test_extreme_parameter_values_compile(tmp_path):
 @needs_compiler
 def test_rollout_kernel_calls_cuda_c_functions():
     env = make_env("CartPole-v1")
-    with numba_cuda.offline((9, 0)):
-        kernel = make_rollout_kernel(
-            env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", SingleAgentLaunch()
-        )
-        assert kernel.linked_source is not None
-        assert kernel.binary((9, 0)).code[:4] == b"\x7fELF"
+    kernel = make_rollout_kernel(
+        env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", SingleAgentLaunch()
+    )
+    assert kernel.linked_source is not None
+    assert kernel.binary((9, 0)).code[:4] == b"\x7fELF"
 
 
 class TestMakeVec:

@@ -99,11 +99,8 @@ def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 def compile_kernels(env, options, which, launch_config, cc=(9, 0)):
     """All kernels of a reset or a step."""
-    with numba_cuda.offline(cc):
-        kernels = make_kernels(env, options, launch_config, which == "step")
-        return [
-            compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.min_blocks_per_sm) for kernel in kernels
-        ]
+    kernels = make_kernels(env, options, launch_config, which == "step")
+    return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.min_blocks_per_sm) for kernel in kernels]
 
 
 def unexpected_accesses(kernel, spaces):
@@ -252,9 +249,8 @@ def pole_policy(obs, key, p):
 def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **options):
     env = load_bundled_env(name)
     options = rollout_kernel_options(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
-    with numba_cuda.offline((9, 0)):
-        kernel = make_rollout_kernel(env, options, policy, SingleAgentLaunch(threads, latency_bound=threads < 256))
-        return compile_kernel(kernel.body, kernel.signature, kernel.threads, min_blocks=kernel.min_blocks_per_sm)
+    kernel = make_rollout_kernel(env, options, policy, SingleAgentLaunch(threads, latency_bound=threads < 256))
+    return compile_kernel(kernel.body, kernel.signature, kernel.threads, min_blocks=kernel.min_blocks_per_sm)
 
 
 def loop_instructions(kernel, pattern):
@@ -330,10 +326,9 @@ class TestElementwise:
     def test_kernel_has_no_float64_and_no_local_memory(self, make, settings, members):
         make_function = getattr(action_kernels, f"make_{make}_draw")
         work = Elementwise(make, (*members, *action_kernels.KEY_MEMBERS), make_function, settings)
-        with numba_cuda.offline((9, 0)):
-            kernel = compile_kernel(
-                elementwise_kernels.kernel_body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads
-            )
+        kernel = compile_kernel(
+            elementwise_kernels.kernel_body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads
+        )
         if make == "categorical":
             check(kernel, barriers=0)
             assert kernel.float64 == []

@@ -146,10 +146,9 @@ def test_reset_and_step_share_device_functions():
     """They call the functions with the same types, so each function is compiled once."""
     name, num_envs, _, _, mode, params = CASES["nearest"]
     env, _ = apply_params(load_bundled_env(name), params, (), 1)
-    with numba_cuda.offline((9, 0)):
-        reset, step = (
-            make_kernels(env, KernelOptions(mode, 50), make_launch_config(env, num_envs), is_step) for is_step in (False, True)
-        )
+    reset, step = (
+        make_kernels(env, KernelOptions(mode, 50), make_launch_config(env, num_envs), is_step) for is_step in (False, True)
+    )
 
     def called_functions(kernel):
         return {value for value in kernel.body.__globals__.values() if isinstance(value, Dispatcher)}
@@ -203,21 +202,18 @@ def test_kernel_that_spills_is_compiled_for_fewer_blocks_per_sm(monkeypatch):
     env = dataclasses.replace(env, phases=(many_values, *env.phases))
     launch_config = make_launch_config(env, 2000)
     assert launch_config.min_blocks_per_sm > 1
-    with numba_cuda.offline((9, 0)):
-        (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), launch_config, True)
-        code = numba_cuda.compile_kernel(
-            kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm
-        )
-        for _ in range(2):  # The second one must not come from the cache of the linker, which stores no log.
-            assert numba_cuda.link(code, (9, 0), with_log=True).spill_bytes > MAX_SPILL_BYTES
-        blocks_per_sm, compile_kernel = [], numba_cuda.compile_kernel
+    (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), launch_config, True)
+    code = numba_cuda.compile_kernel(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm)
+    for _ in range(2):  # The second one must not come from the cache of the linker, which stores no log.
+        assert numba_cuda.link(code, (9, 0), with_log=True).spill_bytes > MAX_SPILL_BYTES
+    blocks_per_sm, compile_kernel = [], numba_cuda.compile_kernel
 
-        def record_blocks(*args):
-            blocks_per_sm.append(args[-1])
-            return compile_kernel(*args)
+    def record_blocks(*args):
+        blocks_per_sm.append(args[-1])
+        return compile_kernel(*args)
 
-        monkeypatch.setattr(numba_cuda, "compile_kernel", record_blocks)
-        assert kernel.binary((9, 0)).code
+    monkeypatch.setattr(numba_cuda, "compile_kernel", record_blocks)
+    assert kernel.binary((9, 0)).code
     assert blocks_per_sm == [launch_config.min_blocks_per_sm, launch_config.min_blocks_per_sm * 3 // 4, 1]
 
 

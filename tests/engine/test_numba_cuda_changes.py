@@ -57,8 +57,7 @@ def test_each_module_is_passed_once(passed_modules):
     def both(x):
         return left(x) * right(x)
 
-    with numba_cuda.offline((9, 0)):
-        numba_cuda.compile_extern_c(numba_cuda.cuda.jit(device=True)(both), "int32", "both", (9, 0))
+    numba_cuda.compile_extern_c(numba_cuda.cuda.jit(device=True)(both), "int32", "both", (9, 0))
     definitions = [line for module in passed_modules for line in module.splitlines() if line.startswith("define")]
     assert len(passed_modules) == 4
     assert sum("shared" in line for line in definitions) == 1
@@ -120,8 +119,7 @@ def make_walk(decorate):
 def compile_walk(decorate):
     """The PTX of a function that calls both, without the objects that Numba declares for Python's exceptions."""
     options = {"device": True, "abi": "c", "abi_info": {"abi_name": "walk"}, "output": "ptx", "cc": (9, 0)}
-    with numba_cuda.offline((9, 0)):
-        ptx = numba_cuda.cuda.compile(make_walk(decorate), "int32(int32)", **options)[0]
+    ptx = numba_cuda.cuda.compile(make_walk(decorate), "int32(int32)", **options)[0]
     return [line for line in ptx.splitlines() if "NumbaEnv" not in line]
 
 
@@ -152,8 +150,7 @@ from numba.cuda import types
 from numba.cuda.np import arraymath, linalg
 def kernel(x):
     pass
-with numba_cuda.offline((9, 0)):
-    numba_cuda.compile_kernel(kernel, types.void(types.int64), (9, 0), "ltoir")
+numba_cuda.compile_kernel(kernel, types.void(types.int64), (9, 0), "ltoir")
 print("scipy.linalg" in sys.modules, arraymath._HAVE_BLAS, arraymath.ensure_blas is linalg.ensure_blas)
 linalg.ensure_blas()
 print("scipy.linalg" in sys.modules)
@@ -164,9 +161,8 @@ print("scipy.linalg" in sys.modules)
 
 
 def compile_function(function):
-    with numba_cuda.offline((9, 0)):
-        options = {"device": True, "abi_info": {"abi_name": "f"}, "output": "ptx", "cc": (9, 0)}
-        return numba_cuda.cuda.compile(function, "int32(int32)", **options)[0]
+    options = {"device": True, "abi_info": {"abi_name": "f"}, "output": "ptx", "cc": (9, 0)}
+    return numba_cuda.cuda.compile(function, "int32(int32)", **options)[0]
 
 
 def test_registries_are_read_again_after_additions_alone(monkeypatch):

@@ -120,12 +120,11 @@ def test_the_advantage_is_the_weighted_sum_of_the_deltas(device: str, steps: int
 def test_the_kernel_has_no_float64_and_prefetches_several_steps(operation: Any, inputs: int) -> None:
     from tests.engine.test_kernels_compile import compile_kernel
 
-    with numba_cuda.offline((9, 0)):
-        kernel = compile_kernel(
-            elementwise_kernels.kernel_body(operation),
-            numba_cuda.kernel_signature(operation.batch, None, ()),
-            operation.threads,
-        )
+    kernel = compile_kernel(
+        elementwise_kernels.kernel_body(operation),
+        numba_cuda.kernel_signature(operation.batch, None, ()),
+        operation.threads,
+    )
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)
     loads = re.findall(r"ld\.global|st\.global", kernel.ptx)

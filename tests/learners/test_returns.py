@@ -103,11 +103,10 @@ def test_a_scale_of_zero_is_refused() -> None:
 def test_the_kernel_has_no_float64() -> None:
     from tests.engine.test_kernels_compile import compile_kernel
 
-    with numba_cuda.offline((9, 0)):
-        kernel = compile_kernel(
-            elementwise_kernels.kernel_body(DISCOUNTED_RETURNS),
-            numba_cuda.kernel_signature(DISCOUNTED_RETURNS.batch, None, ()),
-            DISCOUNTED_RETURNS.threads,
-        )
+    kernel = compile_kernel(
+        elementwise_kernels.kernel_body(DISCOUNTED_RETURNS),
+        numba_cuda.kernel_signature(DISCOUNTED_RETURNS.batch, None, ()),
+        DISCOUNTED_RETURNS.threads,
+    )
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)

@@ -49,7 +49,7 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     """
     options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=default_action_dtype(make_schema(env)))
     num_kernels = 0
-    with explain_env_errors(env, "step"), numba_cuda.offline((9, 0)):
+    with explain_env_errors(env, "step"):
         for kernel in make_kernels(env, options, make_launch_config(env, NUM_ENVS), True):
             kernel.binary((9, 0))
             num_kernels += 1

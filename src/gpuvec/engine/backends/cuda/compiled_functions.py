@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from gpuvec.engine.compiler.functions import is_inline, without_literals
@@ -26,6 +26,25 @@ def widen_literals(dispatcher_class: type) -> None:
         return template(self, *(without_literals(args, kws) if is_inline(self.py_func) else (args, kws)))
 
     dispatcher_class.get_call_template = get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+
+def compile_for_caller(dispatcher: NumbaModule, config_stack: type) -> None:
+    """Compiles a function that another one calls for the compute capability that its caller is compiled for.
+
+    numba-cuda compiles it for the current device. For that it initializes its own driver, and queries it for each function.
+
+    Args:
+        dispatcher: numba-cuda's module `dispatcher`.
+        config_stack: numba-cuda's class of the options of all functions that are being compiled.
+    """
+    current_device = dispatcher.get_current_device
+
+    @wraps(current_device)
+    def device_of_caller() -> Any:
+        options = config_stack.top_or_none()  # type: ignore[attr-defined]  # numba-cuda has no annotations
+        return current_device() if options is None else SimpleNamespace(compute_capability=options.compute_capability)
+
+    dispatcher.get_current_device = device_of_caller
 
 
 def link_modules_once(library_class: type) -> None:

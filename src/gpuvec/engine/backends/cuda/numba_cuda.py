@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.call_convention import pass_tuples_whole
 from gpuvec.engine.backends.cuda.compiled_functions import (
+    compile_for_caller,
     find_location_arguments_in_code,
     link_modules_once,
     refresh_changed_registries,
@@ -101,6 +101,7 @@ def _import_cuda() -> NumbaModule:
                 from numba.cuda.codegen import CUDACodeLibrary
                 from numba.cuda.compiler import CUDACompiler, CUDANativeLowering
                 from numba.cuda.core import base, callconv, compiler_machinery, errors, postproc
+                from numba.cuda.core.targetconfig import ConfigStack
                 from numba.cuda.datamodel import ArgPacker
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
@@ -110,6 +111,7 @@ def _import_cuda() -> NumbaModule:
                 define_pipelines = run_passes_directly(compiler_machinery, errors, CUDACompiler.define_pipelines)
                 CUDACompiler.define_pipelines = define_pipelines
                 compute_lifetimes_on_demand(postproc)
+                compile_for_caller(numba.cuda.dispatcher, ConfigStack)
                 widen_literals(CUDADispatcher)
                 pass_tuples_whole(CUDANativeLowering, callconv, numba.cuda.types, ArgPacker)
                 link_modules_once(CUDACodeLibrary)
@@ -296,23 +298,3 @@ def link(ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: S
     name = re.search(rb"\.nv\.constant0\.(\w+)", cubin)
     assert name is not None, "a cubin has a section for the arguments of its kernel"
     return Binary(cubin, name[1].decode(), linker.get_info_log())
-
-
-@contextmanager
-def offline(cc: tuple[int, int]) -> Iterator[None]:
-    """A context in which kernels can be compiled on a machine without a GPU.
-
-    numba-cuda queries the compute capability of the current device whenever a kernel calls a function, even if the compute
-    capability is passed to the compiler.
-
-    Args:
-        cc: the compute capability that the query returns.
-    """
-    from numba.cuda import dispatcher
-
-    get_current_device = dispatcher.get_current_device
-    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
-    try:
-        yield
-    finally:
-        dispatcher.get_current_device = get_current_device
