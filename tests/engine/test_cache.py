@@ -382,7 +382,7 @@ from gpuvec.registration import load_env
 env = load_env(gymnasium.spec("gpuvec/" + sys.argv[1]).kwargs["env"])
 options = KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps)
 config = make_launch_config(env, 100)
-binaries = [launch.load_or_compile_kernels(kind, env, options, config, (9, 0), "") for kind in ("reset", "step")]
+binaries = [launch.start_compilation(kind, env, options, config, (9, 0), "").result() for kind in ("reset", "step")]
 print([(k.name, k.threads, k.num_blocks(100), len(k.code)) for kernels in binaries for k in kernels])
 print("numba" in sys.modules)
 """
@@ -452,7 +452,7 @@ def test_loaded_kernels_give_the_outputs_of_compiled_ones(gpu, name, folder, mon
 
     runs = []
     for _ in range(2):
-        launch.load_or_compile_kernels.cache_clear()
+        launch.start_compilation.cache_clear()
         env = gym.make_vec(f"gpuvec/{name}", num_envs=33, device=gpu, output="cupy", autoreset_mode="SameStep")
         env.action_space.seed(1)
         outputs = [env.reset(seed=3)[0].get()]

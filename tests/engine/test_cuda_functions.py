@@ -278,7 +278,7 @@ class TestOnGpu:
         monkeypatch.setenv("GPUVEC_CACHE", str(tmp_path / "cache"))
         rewards = []
         for factor in ("x", "x", "2.0f * x"):
-            launch.load_or_compile_kernels.cache_clear()
+            launch.start_compilation.cache_clear()
             file = tmp_path / "own.cu"
             file.write_text(STEP.replace("? x", f"? {factor}"))
             env = VectorEnv(own(file), 2, device=gpu, output="cupy", backend="cuda-c")

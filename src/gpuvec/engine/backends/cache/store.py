@@ -50,26 +50,55 @@ def load_or_compile(
     Returns:
         The records that `compile_all` returns, or returned in another process.
     """
+    return load_or_start(key, lambda: compile_all, record_class, is_cacheable)()
+
+
+def load_or_start(
+    key: Callable[[], str],
+    start_all: Callable[[], Callable[[], list[R]]],
+    record_class: type[R],
+    is_cacheable: Callable[[R], bool] | None = None,
+) -> Callable[[], list[R]]:
+    """Reads machine code from disk, or starts to compile it. What is stored, and when, is as for `load_or_compile`.
+
+    Args:
+        key: computes the name of the file from all that the code is compiled from.
+        start_all: starts to compile the code, and returns a function that waits for the code and returns it.
+        record_class: a NamedTuple class whose first member is bytes, and whose others are strings and numbers.
+        is_cacheable: whether another process can use a record; None if that is so for all records.
+
+    Returns:
+        A function that waits for the code, stores it, and returns the records.
+    """
     path = cache_folder()
     if path is None:
-        return compile_all()
+        return start_all()
     try:
         name = key()
     except NotHashable:
-        return compile_all()
+        return start_all()
     with _open_folder(path) as folder:
         stored = None if folder is None else _read(folder, name, record_class)
     if stored is not None:
-        return stored
-    records = compile_all()
-    if (is_cacheable is not None and not all(map(is_cacheable, records))) or key() != name:
+        return lambda: stored
+    wait = start_all()
+
+    def wait_and_store() -> list[R]:
+        records = wait()
+        if (is_cacheable is None or all(map(is_cacheable, records))) and key() == name:
+            _store(path, name, records)
         return records
+
+    return wait_and_store
+
+
+def _store(path: Path, name: str, records: list[R]) -> None:
+    """Writes the records to a file of the folder `path`, if the folder can be used."""
     with _open_folder(path) as folder:
         if folder is not None:
             with suppress(OSError):  # a full or read-only disk costs the next process a compilation
                 _write(folder, name, records)
                 _prune(folder, MAX_BYTES)
-    return records
 
 
 def cache_folder() -> Path | None:

@@ -45,18 +45,42 @@ class Kernel(NamedTuple):
 
     def binary(self, cc: tuple[int, int]) -> Binary:
         """The machine code for compute capability `cc`, for fewer blocks per multiprocessor if too many bytes would spill."""
+        return self.start(cc)()
+
+    def start(self, cc: tuple[int, int]) -> Callable[[], Binary]:
+        """Compiles the kernel and starts to link it in a thread.
+
+        Args:
+            cc: the compute capability.
+
+        Returns:
+            A function that waits for the linker and returns what `binary` does.
+        """
         libraries = (compile_source(self.linked_source, cc),) if self.linked_source else ()
-        for blocks_per_sm in (self.min_blocks_per_sm, max(1, self.min_blocks_per_sm * 3 // 4), 1):
+
+        def start_link(blocks_per_sm: int) -> Callable[[], Binary]:
             ltoir = numba_cuda.compile_kernel(self.body, self.signature, cc, "ltoir", self.threads, blocks_per_sm)
-            binary = numba_cuda.link(ltoir, cc, blocks_per_sm > 1, libraries)
-            if blocks_per_sm == 1 or binary.spill_bytes <= self.max_spill_bytes:
-                break
-        return binary
+            return numba_cuda.start_link(ltoir, cc, blocks_per_sm > 1, libraries)
+
+        wait = start_link(self.min_blocks_per_sm)
+
+        def wait_for_binary() -> Binary:
+            binary, blocks_per_sm = wait(), self.min_blocks_per_sm
+            for fewer_blocks in (max(1, self.min_blocks_per_sm * 3 // 4), 1):
+                if blocks_per_sm == 1 or binary.spill_bytes <= self.max_spill_bytes:
+                    break
+                binary, blocks_per_sm = start_link(fewer_blocks)(), fewer_blocks
+            return binary
+
+        return wait_for_binary
+
+    def cubin_of(self, binary: Binary) -> Cubin:
+        """Returns `binary`, which is this kernel's machine code, with the launch configuration."""
+        return Cubin(binary.code, binary.name, self.threads, *self.grid_size)
 
     def cubin(self, cc: tuple[int, int]) -> Cubin:
         """The machine code for compute capability `cc` with the launch configuration."""
-        binary = self.binary(cc)
-        return Cubin(binary.code, binary.name, self.threads, *self.grid_size)
+        return self.cubin_of(self.binary(cc))
 
 
 def callable_from_kernel(function: DeviceFunction, *example_arguments: object) -> DeviceFunction:

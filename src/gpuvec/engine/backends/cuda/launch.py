@@ -6,17 +6,16 @@ call reads the arguments at a fixed address, where a step writes only those that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
-from threading import Thread
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
-from gpuvec.engine.backends.cache.store import load_or_compile
+from gpuvec.engine.backends.cache.store import load_or_start
 from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
@@ -39,8 +38,27 @@ from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
 
+class Compilation:
+    """A compilation whose result can be requested several times.
+
+    Args:
+        wait: waits for the kernels and returns them.
+    """
+
+    def __init__(self, wait: Callable[[], list[Cubin]]) -> None:
+        self._wait: Callable[[], list[Cubin]] | None = wait
+        self._cubins: list[Cubin] = []
+
+    def result(self) -> list[Cubin]:
+        """Waits for the kernels and returns them. An error is raised again by each call."""
+        if self._wait is not None:
+            self._cubins = self._wait()
+            self._wait = None  # which refers to what was compiled
+        return self._cubins
+
+
 @lru_cache(maxsize=64)  # kernels serve any number of envs with the same launch configuration
-def load_or_compile_kernels(
+def start_compilation(
     kind: str,
     env: Environment,
     options: KernelOptions,
@@ -48,8 +66,10 @@ def load_or_compile_kernels(
     cc: tuple[int, int],
     source: str,
     policy: RolloutPolicy | None = None,
-) -> list[Cubin]:
-    """The kernels of a reset, a step or a rollout, in the order of their launches.
+) -> Compilation:
+    """Loads the kernels of a reset, a step or a rollout from disk, or compiles them and starts to link them in threads.
+
+    The linker takes a quarter of the time. As it runs no Python, other kernels can be compiled beside it.
 
     Args:
         kind: "reset", "step" or "rollout".
@@ -60,28 +80,40 @@ def load_or_compile_kernels(
         source: the text of the author's CUDA C++ files, or "".
         policy: of a rollout, else None.
 
+    Returns:
+        The compilation, whose result are the kernels in the order of their launches.
+
     Raises:
         AuthoringError: functions that do not compile.
     """
 
-    def compile_all() -> list[Cubin]:
+    def start_all() -> Callable[[], list[Cubin]]:
         from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
         from gpuvec.engine.backends.cuda.numba_cuda import compiler_lock
         from gpuvec.engine.compiler.diagnostics import explain_env_errors
         from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 
-        if policy is None:
-            with explain_env_errors(env, kind):
+        def explain_errors() -> AbstractContextManager[None]:
+            return explain_env_errors(env, kind) if policy is None else explain_policy_errors(env, policy)
+
+        with explain_errors():
+            if policy is None:
                 with compiler_lock:
                     kernels = make_kernels(env, options, launch_config, kind == "step")
-                cubins = [kernel.cubin(cc) for kernel in kernels]
-        else:
-            with explain_policy_errors(env, policy):
-                cubins = [make_rollout_kernel(env, options, policy, launch_config).cubin(cc)]
-        check_source_text(env, options.cuda_c, source)
-        return cubins
+            else:
+                kernels = (make_rollout_kernel(env, options, policy, launch_config),)
+            links = [(kernel, kernel.start(cc)) for kernel in kernels]
 
-    return load_or_compile(partial(fingerprint, env, options, kind, policy, launch_config, cc, source), compile_all, Cubin)
+        def wait() -> list[Cubin]:
+            with explain_errors():
+                cubins = [kernel.cubin_of(wait_for_binary()) for kernel, wait_for_binary in links]
+            check_source_text(env, options.cuda_c, source)
+            return cubins
+
+        return wait
+
+    key = partial(fingerprint, env, options, kind, policy, launch_config, cc, source)
+    return Compilation(load_or_start(key, start_all, Cubin))
 
 
 def load_on_device(device: Device, cubin: bytes, name: str) -> tuple[Any, object]:
@@ -143,8 +175,10 @@ class CudaKernels:
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with kernels for `options`."""
         dtypes = request_dtypes(self._env)
-        with self._step_compilation(options):
-            arguments, launch = self._load("reset", options, len(dtypes))
+        if not isinstance(self._launch_config, SingleAgentLaunch):  # which has rollouts, and may need no step
+            with suppress(Exception):  # `step` raises the error again.
+                self._start_compilation("step", options)
+        arguments, launch = self._load("reset", options, len(dtypes))
         return make_reset_launcher(arguments, dtypes, launch)
 
     def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
@@ -165,27 +199,9 @@ class CudaKernels:
 
         return launch_rollout
 
-    @contextmanager
-    def _step_compilation(self, options: KernelOptions) -> Iterator[None]:
-        """A context during which a thread compiles the kernels of a step, so that `step` finds them.
-
-        Numba runs in one thread at a time, and the linker, which takes a quarter of the time, runs beside it. An environment
-        with rollouts may need no step.
-        """
-        if isinstance(self._launch_config, SingleAgentLaunch):
-            yield
-            return
-        thread = Thread(target=self._compile_step, args=(options,))
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join()
-
-    def _compile_step(self, options: KernelOptions) -> None:
+    def _start_compilation(self, kind: str, options: KernelOptions, *policy: RolloutPolicy) -> Compilation:
         source = source_text(self._env, options.cuda_c)
-        with suppress(Exception), self._device.current():  # `step` raises the error again.
-            load_or_compile_kernels("step", self._env, options, self._launch_config, self._cc, source)
+        return start_compilation(kind, self._env, options, self._launch_config, self._cc, source, *policy)
 
     def _load(
         self, kind: str, options: KernelOptions, num_request_scalars: int = 0, *policy: RolloutPolicy
@@ -193,10 +209,9 @@ class CudaKernels:
         """(arguments, launch): `launch(stream)` launches the kernels, which read their arguments in that memory."""
         batch = make_layout(self._env, options, self.split).batch
         arguments = np.zeros(len(batch._fields) + num_request_scalars, np.uint64)
-        source = source_text(self._env, options.cuda_c)
-        with self._device.current():  # the compiler queries the compute capability of the current device
-            cubins = load_or_compile_kernels(kind, self._env, options, self._launch_config, self._cc, source, *policy)
-            return arguments, self._launcher(cubins, arguments)
+        compilation = self._start_compilation(kind, options, *policy)
+        with self._device.current():
+            return arguments, self._launcher(compilation.result(), arguments)
 
     def _launcher(self, cubins: list[Cubin], arguments: NDArray[np.uint64]) -> Callable[[int], None]:
         """`launch(stream)`, which launches the kernels one after the other."""

@@ -10,6 +10,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
@@ -298,3 +299,23 @@ def link(ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: S
     name = re.search(rb"\.nv\.constant0\.(\w+)", cubin)
     assert name is not None, "a cubin has a section for the arguments of its kernel"
     return Binary(cubin, name[1].decode(), linker.get_info_log())
+
+
+def start_link(
+    ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: Sequence[bytes] = ()
+) -> Callable[[], Binary]:
+    """Starts to link a kernel in a thread, beside which Numba can compile: the linker runs no Python.
+
+    Args:
+        ltoir: LTO-IR of the kernel.
+        cc: the compute capability.
+        with_log: as for `link`.
+        libraries: LTO-IR of functions that the kernel calls.
+
+    Returns:
+        A function that waits for the linker and returns what `link` does.
+    """
+    executor = ThreadPoolExecutor(1)
+    linked = executor.submit(link, ltoir, cc, with_log, libraries)
+    executor.shutdown(wait=False)  # The thread ends when the kernel is linked.
+    return linked.result
