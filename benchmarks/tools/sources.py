@@ -32,7 +32,7 @@ GAMES = {"grid": "TagGridWorld-v0", "open": "TagContinuous-v0"}
 MEASURED_LAYERS = {
     **{benchmark: {"vector"} for benchmark in ("cold_start", "cpu_step", "eager_latency", "memory_per_env", "tag_small")},
     **dict.fromkeys(("game_training", "learners", "live_view", "multi_gpu", "population", "ppo_end_to_end", "solve"), LAYERS),
-    **dict.fromkeys(("tag_training", "time_to_return"), LAYERS),
+    **dict.fromkeys(("population_seeds", "tag_training", "time_to_return"), LAYERS),
     "learner_kernels": {"learners"},
 }
 CUDA_C_BENCHMARKS = ("cuda_c_step", "twins")  # earlier records have the second name

@@ -49,6 +49,7 @@ BENCHMARKS = (
     Benchmark("stored_rollout", 150),
     Benchmark("learners", 240),
     Benchmark("population", 400),
+    Benchmark("population_seeds", 90),
     Benchmark("peers.jax_population", 120, folder="peers"),
     Benchmark("peers.gymnax_step", 240, folder="peers"),
     Benchmark("peers.jax_cartpole", 120, folder="peers"),
