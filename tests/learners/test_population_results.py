@@ -220,11 +220,14 @@ def test_numbers_that_are_read_late_are_those_of_immediate_reads(monkeypatch: py
     monkeypatch.setattr(population_training, "reads_late", lambda device: True)
     monkeypatch.setattr(BatchedPopulation, "advance", log("launch", advance))
     monkeypatch.setattr(Readout, "take", log("read", take))
-    late = train_population(ARGS, iterations_per_launch=2, should_stop=log("stop?", lambda: False))
+    reported: list[int] = []
+    options = {"on_results": lambda args, iteration, results: reported.append(iteration), "iterations_per_launch": 2}
+    late = train_population(ARGS, should_stop=log("stop?", lambda: False), **options)
+    assert reported == [2, 4, 6]
     assert events == ["stop?", "launch", "stop?", "launch", "read", "stop?", "launch", "read", "read"]
     for name, column in late.history.metrics.items():
         np.testing.assert_array_equal(column, trained().history.metrics[name])
     assert (np.diff(late.history.seconds) > 0).all()
     events.clear()
-    train_population(ARGS, lambda population, results: events.append("change"), iterations_per_launch=3)
+    train_population(ARGS, log("change", lambda population, results: None), iterations_per_launch=3)
     assert events == ["launch", "read", "change"] * 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpuvec.cli.population_run import Clock, PopulationProgress
 from gpuvec.cli.progress import Progress
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -27,18 +30,16 @@ class PartsProgress:
         self.end()
         self._text, self._clock = text, Clock()
 
-    def update(self, population: object, results: object) -> None:
-        """Shows the numbers of a launch, as `PopulationProgress.update`.
+    def update(self, args: PopulationArgs, iteration: int, results: NDArray[np.float32]) -> None:
+        """Shows the numbers of a launch.
 
         Args:
-            population: the population.
-            results: (I, M, P): the numbers of the launch.
+            args, iteration, results: as in `PopulationProgress.update`.
         """
-        args: PopulationArgs = population.args  # type: ignore[attr-defined]  # a population, whose module imports torch
         if self._progress is None:
             self._progress = Progress(f"{self._title}: {self._text}", args.base.iterations).__enter__()
-            self._display = PopulationProgress(self._progress, args, self._clock)
-        self._display.update(population, results)  # type: ignore[arg-type]  # of the same kind
+            self._display = PopulationProgress(self._progress, self._clock)
+        self._display.update(args, iteration, results)
 
     def end(self) -> None:
         """Ends the display of the last part."""

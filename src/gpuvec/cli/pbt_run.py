@@ -92,7 +92,7 @@ def run_pbt(args: PBTArgs, write: Callable[[PBTResult], Path], begun: PBTResult 
     with deferred_signals() as received_signal:
         try:
             trained = population_based_training(
-                args, display.update, should_stop=lambda: received_signal() != 0, begun=begun
+                args, should_stop=lambda: received_signal() != 0, begun=begun, on_results=display.update
             )  # fmt: skip
         finally:
             display.end()

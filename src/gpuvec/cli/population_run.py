@@ -25,7 +25,6 @@ from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.records import POPULATION
 
 if TYPE_CHECKING:
-    from gpuvec.learners.population.paths import PopulationPath
     from gpuvec.learners.population.results.population_result import PopulationResult
 
 
@@ -34,23 +33,23 @@ class PopulationProgress:
 
     Args:
         progress: the display.
-        args: the settings, resolved.
         clock: measures the time from the beginning of the training.
     """
 
-    def __init__(self, progress: Progress, args: PopulationArgs, clock: Clock) -> None:
-        self._progress, self._args, self._clock = progress, args, clock
+    def __init__(self, progress: Progress, clock: Clock) -> None:
+        self._progress, self._clock = progress, clock
 
-    def update(self, population: PopulationPath, results: NDArray[np.float32]) -> None:
+    def update(self, args: PopulationArgs, iteration: int, results: NDArray[np.float32]) -> None:
         """Shows the last iteration of a launch.
 
         Args:
-            population: the population.
+            args: the settings, resolved.
+            iteration: the number of finished iterations.
             results: (I, M, P): the M metrics in the I iterations of the launch.
         """
         seconds = self._clock.seconds_since_last()
-        steps = self._args.base.steps_per_iteration * self._args.num_agents
-        metrics = {"iteration": float(population.iteration), "steps": float(population.iteration * steps)}
+        steps = args.base.steps_per_iteration * args.num_agents
+        metrics = {"iteration": float(iteration), "steps": float(iteration * steps)}
         metrics |= {"seconds": self._clock.seconds, "steps_per_second": len(results) * steps / seconds}
         for name, values in zip(METRICS, results[-1].astype(np.float64), strict=True):
             finite = values[np.isfinite(values)]
@@ -97,10 +96,11 @@ def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Pat
     )
     with deferred_signals() as received_signal:
         with Progress(title, base.iterations) as progress:
-            display = PopulationProgress(progress, args, Clock())
+            display = PopulationProgress(progress, Clock())
             result = train_population(
-                args, display.update, state, on_phase=progress.wait_for, should_stop=lambda: received_signal() != 0
-            )
+                args, state=state, on_phase=progress.wait_for, should_stop=lambda: received_signal() != 0,
+                on_results=display.update,
+            )  # fmt: skip
         iteration = result.state["iteration"]
         if iteration == 0:
             return nothing_to_save(received_signal())

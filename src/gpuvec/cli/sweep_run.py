@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.cli.compare_command import estimate_text
 from gpuvec.cli.deferred_signals import deferred_signals
@@ -15,6 +16,7 @@ from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.text_table import print_table
 from gpuvec.errors import MissingExtraError
+from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, FloatArray
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.trials import Trials
@@ -77,9 +79,9 @@ def run_sweep(search: Search, writer: SweepWriter) -> int:
     args = search.args
     display = PartsProgress(f"{args.num_trials:,} trials of PPO on {args.base.env}")
 
-    def show(population: object, results: object) -> None:
+    def show(args: PopulationArgs, iteration: int, results: NDArray[np.float32]) -> None:
         writer.open()  # with the first numbers, so that settings that do not fit leave no folder
-        display.update(population, results)
+        display.update(args, iteration, results)
 
     try:
         with deferred_signals() as received_signal:

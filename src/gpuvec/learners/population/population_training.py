@@ -29,7 +29,8 @@ from gpuvec.learners.wait_reports import OnPhase, phase
 ITERATIONS_PER_LAUNCH = {"cpu": 1, "cuda": 8}
 """The number of iterations between two reads of the numbers, by the kind of the device."""
 
-OnResults = Callable[[NDArray[np.float32]], None]
+OnResults = Callable[[PopulationArgs, int, NDArray[np.float32]], None]
+"""Called with the resolved settings, the number of finished iterations, and a launch's numbers, (iterations, metrics, P)."""
 OnLaunch = Callable[[PopulationPath, NDArray[np.float32]], None]
 """Called with the population and the numbers of the last launch, (iterations, metrics, P)."""
 
@@ -39,12 +40,13 @@ class HistoryRecorder:
 
     Args:
         args: the settings, resolved.
-        on_results: called with the numbers of each launch, (iterations, metrics, P), in their order.
+        on_results: called with the numbers of each launch, in their order.
         first_iteration: the iteration after which the training continues; 0 for a new one.
     """
 
     def __init__(self, args: PopulationArgs, on_results: OnResults, first_iteration: int = 0) -> None:
-        self._args, self._on_results, self._first_iteration = args, on_results, first_iteration
+        self._args, self._on_results = args, on_results
+        self._first_iteration = self._iteration = first_iteration
         self._results: list[NDArray[np.float32]] = []
         self._seconds: list[float] = []
         self._reads = deque[Readout]()
@@ -68,7 +70,7 @@ class HistoryRecorder:
         while len(self._reads) > keep:
             results = self._reads.popleft().take().clone().numpy()  # a copy, because a readout has pinned memory
             self._add(results)
-            self._on_results(results)
+            self._on_results(self._args, self._iteration, results)
 
     def _add(self, results: NDArray[np.float32]) -> None:
         """Adds the numbers of a launch, whose time is divided equally among its iterations."""
@@ -76,6 +78,7 @@ class HistoryRecorder:
         seconds = np.linspace(self._last, now, len(results) + 1)[1:] - self._begin
         self._seconds += seconds.tolist()
         self._results.append(results)
+        self._iteration += len(results)
         self._last = now
 
     @property
@@ -112,11 +115,12 @@ def train_population(
     iterations_per_launch: int | None = None,
     should_stop: Callable[[], bool] | None = None,
     last_iteration: int | None = None,
+    on_results: OnResults | None = None,
 ) -> PopulationResult:
     """Trains all agents for `args.base.total_steps` steps each.
 
     An agent has the same numbers for any number of other agents and any number of iterations in a launch. On a GPU the numbers
-    of a launch are read while the next one runs, unless `on_launch` may change the population before that.
+    of a launch are read while the next one runs, unless there is an `on_launch`, which may change the population before that.
 
     Args:
         args: the settings.
@@ -128,6 +132,7 @@ def train_population(
         iterations_per_launch: the number of iterations between two calls of `on_launch`; None for that of the device.
         should_stop: called before each launch; returns whether the training ends, to continue later from its state.
         last_iteration: the iteration after which the training ends, to continue later; None for the last one of the settings.
+        on_results: called with the numbers of each launch, in their order.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
@@ -146,7 +151,9 @@ def train_population(
             with phase(on_phase, "capturing CUDA graphs"):
                 population.capture()
 
-        def report(results: NDArray[np.float32]) -> None:
+        def report(args: PopulationArgs, iteration: int, results: NDArray[np.float32]) -> None:
+            if on_results is not None:
+                on_results(args, iteration, results)
             if on_launch is not None:
                 on_launch(population, results)
 

@@ -19,7 +19,7 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
 from gpuvec.learners.population.paths import PopulationPath
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_training import OnLaunch, train_population
+from gpuvec.learners.population.population_training import OnLaunch, OnResults, train_population
 from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.population.search.search_space import (
     PARAMS_PREFIX,
@@ -200,6 +200,7 @@ def population_based_training(
     on_phase: OnPhase | None = None,
     should_stop: Callable[[], bool] | None = None,
     begun: PBTResult | None = None,
+    on_results: OnResults | None = None,
 ) -> PBTResult:
     """Trains a population whose settings change while it learns.
 
@@ -209,6 +210,7 @@ def population_based_training(
         on_phase: as in `train_population`.
         should_stop: called before each launch; returns whether the training ends, to continue later from its result.
         begun: the result of a training with the same settings that was stopped, which continues bit for bit.
+        on_results: as in `train_population`.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
@@ -229,7 +231,9 @@ def population_based_training(
     base = replace(args.base, anneal_lr=False)
     population_args = PopulationArgs(base, args.num_agents, (), *split_columns(first_values))
     state = None if begun is None else begun.result.state
-    result = train_population(population_args, after_launch, state, on_phase, args.interval, should_stop)
+    result = train_population(
+        population_args, after_launch, state, on_phase, args.interval, should_stop, on_results=on_results
+    )  # fmt: skip
     if begun is not None:
         result = result._replace(history=begun.result.history.continued_by(result.history))
     return PBTResult(result, exploration.schedule())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_training import OnLaunch, train_population
+from gpuvec.learners.population.population_training import OnResults, train_population
 from gpuvec.learners.population.results.population_history import PopulationHistory
 from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.population.search.search_space import sample_space, split_columns
@@ -113,7 +113,7 @@ class Search:
 
     def run(
         self,
-        on_launch: OnLaunch | None = None,
+        on_results: OnResults | None = None,
         on_part: Callable[[str], None] | None = None,
         on_phase: OnPhase | None = None,
         should_stop: Callable[[], bool] | None = None,
@@ -122,7 +122,7 @@ class Search:
         """Runs the search to its end, or until it is stopped; `progress` is then where it continues.
 
         Args:
-            on_launch: called with the population and the numbers of each launch, as in `train_population`.
+            on_results: called with the numbers of each launch, as in `train_population`.
             on_part: called with a text at the beginning of each part of the search.
             on_phase: as in `train_population`.
             should_stop: called before each launch; returns whether the search stops.
@@ -142,8 +142,9 @@ class Search:
                 on_part(self._title())
             last_iteration = None if is_confirmation else parts[progress.part][1]
             result = train_population(
-                self._population(), on_launch, progress.state, on_phase, should_stop=should_stop, last_iteration=last_iteration
-            )
+                self._population(), state=progress.state, on_phase=on_phase, should_stop=should_stop,
+                last_iteration=last_iteration, on_results=on_results,
+            )  # fmt: skip
             if progress.history is not None:
                 result = result._replace(history=progress.history.continued_by(result.history))
             if result.state["iteration"] < (last_iteration or result.args.base.iterations):
@@ -215,7 +216,7 @@ class Search:
 
 def sweep(
     args: SweepArgs,
-    on_launch: OnLaunch | None = None,
+    on_results: OnResults | None = None,
     on_part: Callable[[str], None] | None = None,
     on_phase: OnPhase | None = None,
 ) -> SweepResult:
@@ -223,7 +224,7 @@ def sweep(
 
     Args:
         args: the settings of the search.
-        on_launch: called with the population and the numbers of each launch, as in `train_population`.
+        on_results: called with the numbers of each launch, as in `train_population`.
         on_part: called with a text at the beginning of each part of the search.
         on_phase: as in `train_population`.
 
@@ -231,7 +232,7 @@ def sweep(
         ValueError, TypeError, DeviceError: settings or a device that do not fit.
         OutOfMemoryError: the agents do not fit into the memory that is free.
     """
-    result = Search(args).run(on_launch, on_part, on_phase)
+    result = Search(args).run(on_results, on_part, on_phase)
     assert result is not None, "nothing stops the search"
     return result
 
