@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,13 @@ from torch.nn import functional
 
 from gpuvec.engine.backends.cuda.nvrtc import compile_cuda_source
 from gpuvec.learners.cuda_graphs.settings import torch_settings
+from gpuvec.learners.networks import convolution_linear
 from gpuvec.learners.networks.cnn import SharedCNN
 from gpuvec.learners.networks.convolution_kernels import FILTERS, ConvolutionShape, split_gradient
 from gpuvec.learners.networks.convolution_linear import (
     MAX_OUTPUTS,
     MIN_IMAGES,
+    ConvolutionLinear,
     LayersShape,
     is_supported,
     layer_kernels,
@@ -86,40 +87,63 @@ def test_kernels_keep_their_operands_in_registers() -> None:
         assert count_instructions(code, LDL) == count_instructions(code, STL) == 0
 
 
+def fewest_images(gpu: str) -> int:
+    """Returns how many images the kernels need to be supported."""
+    return MIN_IMAGES * torch.cuda.get_device_properties(gpu).multi_processor_count
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("has_relu", [True, False])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_layers_have_the_results_and_gradients_of_float64_each_time(has_relu: bool, groups: int, gpu: str) -> None:
+    """The numbers of images are those of no whole number of blocks, with one and up to three groups of a block."""
+    generator, rows = torch.Generator(gpu).manual_seed(groups), 2 * groups * fewest_images(gpu) + 11
+    images = torch.randint(256, (rows, *BREAKOUT.image_shape), generator=generator, device=gpu).to(torch.uint8)
+    sizes = (FILTERS, 4, 3, 3), (FILTERS,), (MAX_OUTPUTS, FILTERS * BREAKOUT.places), (MAX_OUTPUTS,)
+    values = [torch.randn(size, generator=generator, device=gpu) / size[-1] ** 0.5 for size in sizes]
+    parameters, exact = ([x.to(dtype).requires_grad_() for x in values] for dtype in (torch.float32, torch.float64))
+    out_gradient, scale = torch.randn(rows, MAX_OUTPUTS, generator=generator, device=gpu), 1.0 / 255.0
+    results = []
+    with torch_settings(gpu, threads=1):
+        for _ in range(2):
+            out = ConvolutionLinear.apply(images, *parameters[:2], scale, *parameters[2:], has_relu, None)
+            features = out.grad_fn.saved_tensors[2]
+            results.append((out.detach(), features, *torch.autograd.grad(out, parameters, out_gradient)))
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second)
+    # The gradient passes where the kernel's result is above 0; near 0 rounded products may have another sign.
+    features = features.view(rows, -1, FILTERS).transpose(1, 2).flatten(1)
+    convolution = functional.conv2d(images.double() * scale, *exact[:2]).flatten(1)
+    linear = functional.linear(convolution * (features > 0), *exact[2:])
+    passed = out_gradient * (out > 0) if has_relu else out_gradient
+    wanted = torch.autograd.grad(linear, exact, passed.double())
+    linear = functional.linear(convolution.relu(), *exact[2:])
+    pairs = [
+        (features, convolution.relu()),
+        (out, linear.relu() if has_relu else linear),
+        *zip(results[0][2:], wanted, strict=True),
+    ]
+    for actual, expected in pairs:
+        assert float((actual - expected).norm() / expected.norm()) < 2e-3
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_a_network_has_the_gradients_of_float64_each_time(activation: str, gpu: str) -> None:
-    """The second number of images is that of no whole number of blocks."""
+def test_a_network_has_the_results_of_its_layers_one_by_one(activation: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     network = SharedCNN(Box(0, 1, BREAKOUT.image_shape, np.uint8), 3, (128,), activation=activation).to(gpu)
-    parameters = list(network.parameters())
-    torch.nn.init.normal_(network.convolution.bias)
-    exact = copy.deepcopy(network).double()
-    exact.convolution.dtype = exact.layers.dtype = torch.float64
-    fewest, shape = MIN_IMAGES * torch.cuda.get_device_properties(gpu).multi_processor_count, LayersShape(BREAKOUT, 128, True)
-    assert not is_supported(shape, fewest, torch.device(gpu))  # in float32
-    for rows in (32_768, fewest + 3, 2 * fewest + 8):
-        images = torch.randint(2, (rows, *BREAKOUT.image_shape), dtype=torch.uint8, device=gpu)
-        coefficients = torch.randn(rows, 4, device=gpu)
-        gradients = []
-        with torch_settings(gpu, threads=1):
-            assert is_supported(shape, rows, torch.device(gpu))
-            assert not is_supported(shape, fewest - 1, torch.device(gpu))
-            for _ in range(2):
-                policy, value = network.both(images)
-                loss = (torch.cat([policy, value.unsqueeze(1)], 1) * coefficients).sum()
-                gradients.append(torch.autograd.grad(loss, parameters))
-        for first, second in zip(*gradients, strict=True):
-            assert torch.equal(first, second)
-        hidden = exact.layers.trunk[0]
-        features = functional.conv2d(images.double(), exact.convolution.weight, exact.convolution.bias).relu().flatten(1)
-        x = functional.linear(features, hidden.weight, hidden.bias)
-        head = functional.linear(
-            x.relu() if activation == "relu" else x.tanh(), exact.layers.head.weight, exact.layers.head.bias
-        )
-        wanted = torch.autograd.grad((head * coefficients).sum(), list(exact.parameters()))
-        for actual, expected in zip(gradients[0], wanted, strict=True):
-            assert float((actual - expected).norm() / expected.norm()) < 5e-3
+    shape, fewest, device = LayersShape(BREAKOUT, 128, activation == "relu"), fewest_images(gpu), torch.device(gpu)
+    images = torch.randint(2, (2, fewest, *BREAKOUT.image_shape), device=gpu).to(torch.uint8)
+    assert not is_supported(shape, fewest, device)  # in float32
+    with torch_settings(gpu, threads=1):
+        assert is_supported(shape, fewest, device)
+        assert not is_supported(shape, fewest - 1, device)
+        policy, value = network.both(images)
+        assert (policy.shape, value.shape) == ((2, fewest, 3), (2, fewest))
+        monkeypatch.setattr(convolution_linear, "is_supported", lambda *_: False)
+        for actual, expected in zip((policy, value), network.both(images), strict=True):
+            assert not torch.equal(actual, expected)  # they are those of other kernels
+            assert float((actual - expected).norm() / expected.norm()) < 2e-3
 
 
 def test_other_shapes_are_not_supported() -> None:
