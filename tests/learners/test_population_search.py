@@ -286,6 +286,11 @@ def test_agents_take_what_others_learned_and_settings_without_a_wait_for_the_dev
         x.add_(10 * number + torch.arange(5, device=device).view(-1, *[1] * (x.dim() - 1)))
     before = [x.clone() for x in learned]
     source, rates = [0, 4, 2, 0, 4], np.array([1e-3, 2e-3, 3e-3, 4e-3, 5e-3])
+    with pytest.raises(ValueError, match="agent 4 is copied, so it must keep what it has"):
+        state.copy_learned([0, 4, 2, 0, 1])
+    if device != "cpu":
+        state.copy_learned([0, 1, 2, 3, 0])  # compiles the kernel, and loads it
+        before = [x.clone() for x in learned]
     with no_waits(device):
         state.copy_learned(source)
         state.set_settings("learning_rate", rates)

@@ -64,7 +64,7 @@ class PopulationPath(Protocol):
         An agent that was stopped continues if it takes those of one that runs.
 
         Args:
-            source: P numbers of agents; the own number for an agent that keeps what it has.
+            source: P numbers of agents; the own number for an agent that keeps what it has, as each agent that is copied does.
         """
 
     def close(self) -> None:

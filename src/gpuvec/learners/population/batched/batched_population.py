@@ -263,6 +263,6 @@ class BatchedPopulation:
         An agent that was stopped continues if it takes those of one that runs.
 
         Args:
-            source: P numbers of agents; the own number for an agent that keeps what it has.
+            source: P numbers of agents; the own number for an agent that keeps what it has, as each agent that is copied does.
         """
         self.state.copy_learned(np.asarray(source)[self._agents])

@@ -169,7 +169,7 @@ class CPUPopulation:
         An agent that was stopped continues if it takes those of one that runs.
 
         Args:
-            source: P numbers of agents; the own number for an agent that keeps what it has.
+            source: P numbers of agents; the own number for an agent that keeps what it has, as each agent that is copied does.
         """
         state, index = self.state_dict(), torch.as_tensor(np.asarray(source))
         for name in COPIED:

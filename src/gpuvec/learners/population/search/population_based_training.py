@@ -142,7 +142,11 @@ class Exploration:
         source = choose_sources(scores, self._args.fraction, rng)
         population.copy_learned(source)  # first, because a GPU copies while the settings are drawn
         copies = np.flatnonzero(source != np.arange(len(source)))
-        values = {each.name: self._perturbed(each, copies, source[copies], rng) for each in self._args.parameters}
+        factors = np.array(self._args.factors)[rng.integers(2, size=(len(self._args.parameters), len(copies)))]
+        values = {
+            each.name: self._perturbed(each, copies, source[copies], factor)
+            for each, factor in zip(self._args.parameters, factors, strict=True)
+        }
         for name, column in values.items():
             population.set_settings(name, column)
         self._iterations.append(population.iteration)
@@ -150,12 +154,11 @@ class Exploration:
         self._values.append(values)
 
     def _perturbed(
-        self, parameter: SearchParameter, copies: NDArray[np.int64], sources: NDArray[np.int64], rng: np.random.Generator
+        self, parameter: SearchParameter, copies: NDArray[np.int64], sources: NDArray[np.int64], factors: FloatArray
     ) -> FloatArray:
-        """Returns the values of a setting after the agents `copies` copied the agents `sources`."""
+        """Returns the values of a setting after the agents `copies` took those of the agents `sources`, times `factors`."""
         before = self._values[-1][parameter.name]
         after: FloatArray = before.copy()
-        factors = np.array(self._args.factors)[rng.integers(2, size=len(copies))]
         after[copies] = parameter.clip(before[sources] * factors)
         return after
 
@@ -190,7 +193,7 @@ def choose_sources(scores: FloatArray, fraction: float, rng: np.random.Generator
     count = max(1, int(len(scores) * fraction))
     order = np.argsort(-scores, kind="stable")
     source = np.arange(len(scores))
-    source[order[-count:]] = rng.choice(order[:count], size=count)
+    source[order[-count:]] = order[rng.integers(count, size=count)]
     return source
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
@@ -18,6 +18,7 @@ from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.population.agent_metrics import RUNNING
 from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
 from gpuvec.learners.population.state.adam import AdamState
+from gpuvec.learners.population.state.agent_copies import AgentCopier
 from gpuvec.learners.population.state.initial_parameters import initial_parameters
 from gpuvec.learners.population.state.parameters import AgentLayout, ParameterLayout
 
@@ -55,6 +56,8 @@ class AgentState:
         self.stopped_at = torch.full((num_agents,), RUNNING, dtype=torch.int64, device=device)
         self.fault = torch.zeros(num_agents, dtype=torch.int64, device=device)
         self.num_rollouts = torch.zeros((), dtype=torch.int64, device=device)
+        numbers = {"stopped_at": self.stopped_at, "fault": self.fault}
+        self._copy = AgentCopier(device, {"parameters": self.parameters, **self.adam._asdict(), **numbers})
 
     @property
     def is_running(self) -> Tensor:
@@ -90,10 +93,8 @@ class AgentState:
             name: one of `AGENT_SETTINGS`.
             values: P values.
         """
-        column = self.settings[name]
-        column.copy_(host_tensor(np.array(values, np.float64), column.device), non_blocking=True)
+        self.settings[name].copy_(torch.from_numpy(np.array(values, np.float64)), non_blocking=True)
 
-    @torch.no_grad()
     def copy_learned(self, source: ArrayLike) -> None:
         """Gives each agent the parameters and the state of the optimiser of another one; its settings do not change.
 
@@ -101,25 +102,17 @@ class AgentState:
 
         Args:
             source: P numbers of the agents to copy from; the own number for an agent that keeps what it has.
+
+        Raises:
+            ValueError: an agent is copied that does not keep what it has.
         """
         sources = np.asarray(source, np.int64)
         changed = np.flatnonzero(sources != np.arange(len(sources)))
-        # One copy to the device. Agents that keep what they have are not moved, which are most of them.
-        device = self.parameters.device
-        targets, origins = host_tensor(np.stack([changed, sources[changed]]), device).to(device, non_blocking=True)
-        for x in (self.parameters, *self.adam, self.stopped_at, self.fault):
-            x.index_copy_(0, targets, x.index_select(0, origins))
-
-
-def host_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Returns a tensor on the host from which a copy to a device is asynchronous: for a GPU its memory is pinned.
-
-    Args:
-        array: any; the tensor may share its memory.
-        device: of the copy.
-    """
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory() if device.type == "cuda" else tensor
+        origins = sources[changed]
+        if len(moved := origins[sources[origins] != origins]):
+            raise ValueError(f"agent {moved[0]} is copied, so it must keep what it has, but it takes that of another one.")
+        if len(changed):
+            self._copy(changed, origins)
 
 
 def select_leading(tensors: dict[str, Any], index: dict[int, Sequence[int]]) -> dict[str, Any]:
