@@ -194,6 +194,15 @@ def test_the_worst_agents_take_the_parameters_of_the_best() -> None:
         assert source[others].tolist() == others
 
 
+def test_of_equal_scores_the_first_ones_are_the_best_and_the_last_ones_the_worst() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = np.where(rng.random(40) < 0.2, -np.inf, rng.integers(0, 1 + seed // 4, 40))
+        order, source = np.argsort(-scores, kind="stable"), choose_sources(scores, 0.5, rng)
+        assert set(np.flatnonzero(source != np.arange(40))) == set(order[20:])
+        assert set(source[order[20:]]) <= set(order[:20])
+
+
 def test_the_score_is_the_mean_return_of_the_iterations_that_have_one() -> None:
     results = np.zeros((3, len(METRICS), 2), np.float32)
     results[:, METRICS.index("return")] = [[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan]]
