@@ -1,14 +1,14 @@
 r"""Writes the results of trainings into a document, as tables that quote a record.
 
-    python benchmarks/tools/training_table.py docs/tuned.md --record gpu-results/h200.json
+    python benchmarks/tools/training_table.py docs/tuned.md --record gpu-results/h200.json ...
 
 Replaces what is between these two lines of the document, where the benchmark is `solve` or `game_training`:
 
     <!-- trainings of game_training -->
     <!-- end of game_training -->
 
-The first table has a row for each goal of the benchmark, and says "not measured" if the record does not have it. The second one
-has the means of the metrics over the episodes of the final policies. Both quote figures as `record.py` describes.
+The first table has a row for each goal of the benchmark, from the first record that has it, or says "not measured". The
+second one has the means of the metrics over the episodes of the final policies. Both quote figures as `record.py` describes.
 """
 
 from __future__ import annotations
@@ -95,21 +95,35 @@ def make_row(cells: Sequence[str]) -> str:
     return f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"
 
 
-def make_tables(benchmark: str, file: str, record: Mapping[str, Any]) -> str:
+def find_goal(goal: Goal, benchmark: str, records: Mapping[str, Any]) -> RecordedGoal:
+    """Returns the figures of a goal in the first of the records that has any, or no figures.
+
+    Args:
+        goal: the goal.
+        benchmark: one of `BENCHMARKS`.
+        records: {name of the file: record}, at least one.
+
+    Raises:
+        ValueError: a record has another threshold than the goal.
+    """
+    found = [RecordedGoal(goal, benchmark, *item) for item in records.items()]
+    return next((recorded for recorded in found if "passed" in recorded.figures), found[0])
+
+
+def make_tables(benchmark: str, records: Mapping[str, Any]) -> str:
     """Returns the tables of a benchmark as Markdown.
 
     Args:
         benchmark: one of `BENCHMARKS`.
-        file: the name of the record's file.
-        record: the record.
+        records: {name of the file: record}, at least one.
 
     Raises:
-        ValueError: the record has another threshold than a goal.
+        ValueError: a record has another threshold than a goal.
     """
     results = ["| command | threshold | seeds that reach it | lowest | mean of all | steps (M) |", "| --- " * 6 + "|"]
     metrics = ["| training | metric | mean | lowest seed | highest seed |", "| --- " * 5 + "|"]
     for goal in BENCHMARKS[benchmark]:
-        recorded = RecordedGoal(goal, benchmark, file, record)
+        recorded = find_goal(goal, benchmark, records)
         row = [f"`{command_of(goal)}`", f"{goal.bar:g}", "not measured", "", "", ""]
         if "passed" in recorded.figures:
             seeds = recorded.figures["passed"]["details"]["seeds"]
@@ -123,16 +137,15 @@ def make_tables(benchmark: str, file: str, record: Mapping[str, Any]) -> str:
     return "\n".join(results + (["", *metrics] if len(metrics) > 2 else [])) + "\n"
 
 
-def update_tables(text: str, file: str, record: Mapping[str, Any]) -> str:
-    """Returns a document with the tables of a record.
+def update_tables(text: str, records: Mapping[str, Any]) -> str:
+    """Returns a document with the tables of records.
 
     Args:
         text: the document.
-        file: the name of the record's file.
-        record: the record.
+        records: {name of the file: record}, at least one.
 
     Raises:
-        ValueError: the document has no place for a table, it is for a benchmark without trainings, or the record has another
+        ValueError: the document has no place for a table, it is for a benchmark without trainings, or a record has another
             threshold than a goal.
     """
     benchmarks = [section["benchmark"] for section in SECTION.finditer(text)]
@@ -143,7 +156,7 @@ def update_tables(text: str, file: str, record: Mapping[str, Any]) -> str:
         )
 
     def update(section: re.Match[str]) -> str:
-        return f"{section['begin']}{make_tables(section['benchmark'], file, record)}{section['end']}"
+        return f"{section['begin']}{make_tables(section['benchmark'], records)}{section['end']}"
 
     return SECTION.sub(update, text)
 
@@ -152,10 +165,10 @@ def main() -> None:
     """Rewrites the document that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("document", type=Path, metavar="FILE")
-    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="a record in gpu-results/")
+    parser.add_argument("--record", type=Path, nargs="+", required=True, metavar="FILE", help="records in gpu-results/")
     arguments = parser.parse_args()
-    record = json.loads(arguments.record.read_text())
-    arguments.document.write_text(update_tables(arguments.document.read_text(), arguments.record.name, record))
+    records = {file.name: json.loads(file.read_text()) for file in arguments.record}
+    arguments.document.write_text(update_tables(arguments.document.read_text(), records))
 
 
 if __name__ == "__main__":

@@ -386,7 +386,7 @@ class TestTrainingTable:
 
     def test_a_document_gets_a_row_for_each_goal(self, record: dict[str, Any]) -> None:
         pytest.importorskip("torch")
-        text = training_table.update_tables(self.DOCUMENT, "h200.json", record)
+        text = training_table.update_tables(self.DOCUMENT, {"h200.json": record})
         assert text.startswith("Before.\n<!-- trainings of game_training -->\n| command |")
         assert text.endswith("<!-- end of game_training -->\nAfter 5.\n")
         assert "an old table" not in text
@@ -402,13 +402,23 @@ class TestTrainingTable:
         assert rows[6].endswith("| |")
         assert f"| RICE-N-v0.negotiation | climate index | 0.2812 <!-- {negotiation}.climate_index --> | 0.25 | 0.375 |" in text
         # A second run replaces the tables by the same, and each quotation is that of the record.
-        assert training_table.update_tables(text, "h200.json", record) == text == requote(text, {"h200.json": record})
+        assert training_table.update_tables(text, {"h200.json": record}) == text == requote(text, {"h200.json": record})
+
+    def test_a_row_is_of_the_first_record_that_has_its_goal(self, record: dict[str, Any]) -> None:
+        pytest.importorskip("torch")
+        of = "game_training.SimpleSpread-v0.ppo.passed"
+        later = {"figures": {of: {"value": 3, "details": {"bar": -12.0, "seeds": 4}}}}
+        other = {"figures": {name: figure for name, figure in record["figures"].items() if "RICE-N" in name}}
+        text = training_table.update_tables(self.DOCUMENT, {"a.json": other, "b.json": later, "c.json": record})
+        assert f"3 <!-- b.json {of} --> of 4" in text
+        assert "<!-- a.json game_training.RICE-N-v0.negotiation.ppo.passed -->" in text
+        assert "c.json" not in text
 
     def test_documents_and_records_that_do_not_fit_raise(self, record: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match="the document has tables of no benchmark; there must be two lines such as"):
-            training_table.update_tables("No table.", "h200.json", record)
+            training_table.update_tables("No table.", {"h200.json": record})
         with pytest.raises(ValueError, match="the document has tables of scaling"):
-            training_table.update_tables(self.DOCUMENT.replace("game_training", "scaling"), "h200.json", record)
+            training_table.update_tables(self.DOCUMENT.replace("game_training", "scaling"), {"h200.json": record})
         record["figures"]["game_training.SimpleSpread-v0.ppo.passed"]["details"]["bar"] = -15.0
         with pytest.raises(ValueError, match="is for the threshold -15, and SimpleSpread-v0 now has -12: measure again"):
-            training_table.update_tables(self.DOCUMENT, "h200.json", record)
+            training_table.update_tables(self.DOCUMENT, {"h200.json": record})
