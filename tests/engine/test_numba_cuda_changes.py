@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.compiled_functions import verified_modules
 from gpuvec.engine.compiler import functions
 from gpuvec.engine.compiler.functions import inline_function
 
@@ -146,6 +147,7 @@ def test_compilation_does_not_import_linear_algebra():
     program = """
 import sys
 from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.compiled_functions import verified_modules
 from numba.cuda import types
 from numba.cuda.np import arraymath, linalg
 def kernel(x):
@@ -190,6 +192,40 @@ def test_registries_are_read_again_after_additions_alone(monkeypatch):
 
     assert "f" in compile_function(doubled)
     assert reads
+
+
+# A value that is defined in one of the two blocks before its use.
+UNDEFINED_VALUE = """target triple = "nvptx64-nvidia-cuda"
+target datalayout = "LAYOUT"
+define void @f(i32 %x) {
+entry:
+  %c = icmp eq i32 %x, 1
+  br i1 %c, label %one, label %end
+one:
+  %y = add i32 %x, 1
+  br label %end
+end:
+  %z = add i32 %y, 1
+  %p = inttoptr i32 %z to i32*
+  store i32 %z, i32* %p
+  ret void
+}
+!nvvmir.version = !{!0}
+!0 = !{i32 2, i32 0, i32 3, i32 1}
+"""
+
+
+def test_modules_are_verified_on_request():
+    from numba.cuda.cudadrv import nvvm
+
+    module = UNDEFINED_VALUE.replace("LAYOUT", nvvm.NVVM().data_layout)
+    assert nvvm.compile_ir(module, arch="compute_90")
+    with verified_modules(), pytest.raises(nvvm.nvvmError, match="INVALID_IR"):
+        nvvm.compile_ir(module, arch="compute_90")
+    with pytest.raises(nvvm.nvvmError, match="INVALID_IR"):
+        nvvm.compile_ir(module, arch="compute_90", g=None, opt=0)
+    with pytest.raises(nvvm.nvvmError, match="COMPILATION"):
+        nvvm.compile_ir(module.replace("add i32 %y", "fadd i32 %y"), arch="compute_90")
 
 
 def accepts_location(context, loc=None):

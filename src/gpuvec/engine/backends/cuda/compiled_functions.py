@@ -5,13 +5,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.types import NumbaModule, NumbaType
+
+_is_verified = ContextVar("_is_verified", default=False)
+
+
+@contextmanager
+def verified_modules() -> Iterator[None]:
+    """A context in which NVVM verifies the modules of a kernel before it compiles them."""
+    token = _is_verified.set(True)
+    try:
+        yield
+    finally:
+        _is_verified.reset(token)
+
+
+def verify_on_request(unit_class: type) -> None:
+    """Makes NVVM verify modules in debug builds and in the context `verified_modules` alone.
+
+    The verifier parses all modules, as the compiler does afterwards, which reports errors of syntax, names and types itself.
+    Other errors that the verifier finds, such as the use of a value where it is not defined, are faults of code generation, and
+    not of an author's functions, which Numba has checked. Checks and tests of kernels request it.
+
+    Args:
+        unit_class: numba-cuda's class of the modules of a kernel, for NVVM.
+    """
+    verify = unit_class.verify  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+    @wraps(verify)
+    def verify_if_requested(self: Any) -> None:
+        if _is_verified.get() or "-g" in self._options_str:
+            verify(self)
+
+    unit_class.verify = verify_if_requested  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
 
 def widen_literals(dispatcher_class: type) -> None:

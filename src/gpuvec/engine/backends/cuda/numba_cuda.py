@@ -27,6 +27,7 @@ from gpuvec.engine.backends.cuda.compiled_functions import (
     find_location_arguments_in_code,
     link_modules_once,
     refresh_changed_registries,
+    verify_on_request,
     widen_literals,
 )
 from gpuvec.engine.backends.cuda.constant_arrays import store_constant_arrays_as_bytes
@@ -103,6 +104,7 @@ def _import_cuda() -> NumbaModule:
                 from numba.cuda.compiler import CUDACompiler, CUDANativeLowering
                 from numba.cuda.core import base, callconv, compiler_machinery, errors, postproc
                 from numba.cuda.core.targetconfig import ConfigStack
+                from numba.cuda.cudadrv.nvvm import CompilationUnit
                 from numba.cuda.datamodel import ArgPacker
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
@@ -116,6 +118,7 @@ def _import_cuda() -> NumbaModule:
                 widen_literals(CUDADispatcher)
                 pass_tuples_whole(CUDANativeLowering, callconv, numba.cuda.types, ArgPacker)
                 link_modules_once(CUDACodeLibrary)
+                verify_on_request(CompilationUnit)
                 refresh_changed_registries(CUDATypingContext)
                 refresh_changed_registries(CUDATargetContext)
                 find_location_arguments_in_code(base)
