@@ -86,6 +86,46 @@ def test_code_does_not_depend_on_unused_lifetimes(monkeypatch):
     assert compile_ptx() == code
 
 
+def test_code_does_not_depend_on_which_blocks_are_read_for_a_variable(monkeypatch):
+    from numba.cuda.core import ssa
+
+    def mixed(x):
+        total, step = 0, 1
+        while x > 0:
+            if x % 3 == 0:
+                step = total + 1
+                for k in range(x):
+                    total = total + k * step
+            elif x % 3 == 1:
+                last = total
+                total = step - total
+            x = x - 1
+        return total if x == 0 else last
+
+    code = compile_function(mixed)
+    rewritten, rewrite = [], ssa._run_ssa.__wrapped__
+    monkeypatch.setattr(ssa, "_run_ssa", lambda blocks: rewritten.append(len(blocks)) or rewrite(blocks))
+    assert compile_function(mixed) == code
+    assert rewritten
+
+
+@pytest.mark.parametrize(
+    ("line", "is_replaced"),
+    [
+        ('declare float @"___numba_atomic_float_max"(float* %".1", float %".2")', True),
+        ("declare void @f(i32 immarg)", True),
+        ("attributes #0 = { nounwind willreturn }", True),
+        ("declare void @f(i32)", False),
+    ],
+)
+def test_text_is_replaced_in_modules_that_need_it(line, is_replaced):
+    from numba.cuda.cudadrv import nvvm
+
+    module = f'target triple = "nvptx64-nvidia-cuda"\n{line}'
+    assert nvvm.llvm_replace(module) == nvvm.llvm_replace.__wrapped__(module)
+    assert (nvvm.llvm_replace(module) != module) == is_replaced
+
+
 class Walker(NamedTuple):
     """Members of several types."""
 

@@ -15,6 +15,8 @@ from typing import Any
 from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.types import NumbaModule, NumbaType
 
+# Of what numba-cuda replaces in the text of an LLVM module for NVVM: its atomic operations, and attributes of newer versions.
+REPLACED_TEXTS = ("___numba_atomic_", "immarg", "attributes #")
 _is_verified = ContextVar("_is_verified", default=False)
 
 
@@ -46,6 +48,23 @@ def verify_on_request(unit_class: type) -> None:
             verify(self)
 
     unit_class.verify = verify_if_requested  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+
+def replace_where_needed(nvvm: NumbaModule) -> None:
+    """Makes numba-cuda replace declarations and attributes only in modules that have them.
+
+    It searches each module for each of some fifteen declarations, and divides it into lines.
+
+    Args:
+        nvvm: numba-cuda's module `cudadrv.nvvm`.
+    """
+    replace = nvvm.llvm_replace
+
+    @wraps(replace)
+    def replace_if_needed(text: str) -> str:
+        return str(replace(text)) if any(replaced in text for replaced in REPLACED_TEXTS) else text
+
+    nvvm.llvm_replace = replace_if_needed
 
 
 def widen_literals(dispatcher_class: type) -> None:

@@ -27,6 +27,7 @@ from gpuvec.engine.backends.cuda.compiled_functions import (
     find_location_arguments_in_code,
     link_modules_once,
     refresh_changed_registries,
+    replace_where_needed,
     verify_on_request,
     widen_literals,
 )
@@ -46,6 +47,7 @@ from gpuvec.engine.compiler.pass_pipeline import (
     list_variables_directly,
     run_passes_directly,
 )
+from gpuvec.engine.compiler.single_assignment import rewrite_blocks_with_variable
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Signature
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
@@ -102,9 +104,9 @@ def _import_cuda() -> NumbaModule:
                 from numba.cuda import cgutils
                 from numba.cuda.codegen import CUDACodeLibrary
                 from numba.cuda.compiler import CUDACompiler, CUDANativeLowering
-                from numba.cuda.core import base, callconv, compiler_machinery, errors, postproc
+                from numba.cuda.core import base, callconv, compiler_machinery, errors, postproc, ssa
                 from numba.cuda.core.targetconfig import ConfigStack
-                from numba.cuda.cudadrv.nvvm import CompilationUnit
+                from numba.cuda.cudadrv import nvvm
                 from numba.cuda.datamodel import ArgPacker
                 from numba.cuda.dispatcher import CUDADispatcher
                 from numba.cuda.target import CUDATargetContext, CUDATypingContext
@@ -118,13 +120,15 @@ def _import_cuda() -> NumbaModule:
                 widen_literals(CUDADispatcher)
                 pass_tuples_whole(CUDANativeLowering, callconv, numba.cuda.types, ArgPacker)
                 link_modules_once(CUDACodeLibrary)
-                verify_on_request(CompilationUnit)
+                verify_on_request(nvvm.CompilationUnit)
+                replace_where_needed(nvvm)
                 refresh_changed_registries(CUDATypingContext)
                 refresh_changed_registries(CUDATargetContext)
                 find_location_arguments_in_code(base)
                 store_constant_arrays_as_bytes(CUDATargetContext, cgutils, numba.cuda.types)
                 list_variables_directly(numba.cuda.core.ir)
                 count_assignments_once(numba.cuda.lowering)
+                rewrite_blocks_with_variable(ssa)
                 register_counted_range(_numba_cuda_api())
     finally:
         if is_missing:
