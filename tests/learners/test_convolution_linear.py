@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from gpuvec.learners.networks.convolution_kernels import FILTERS, ConvolutionSha
 from gpuvec.learners.networks.convolution_linear import (
     MAX_OUTPUTS,
     MIN_IMAGES,
+    VECTOR_BYTES,
     ConvolutionLinear,
     LayersShape,
+    aligned_vectors,
     is_supported,
     layer_kernels,
     pack_weights,
@@ -35,13 +38,15 @@ BREAKOUT = ConvolutionShape((4, 10, 10), torch.uint8, torch.float32)
 
 @pytest.mark.compile
 @pytest.mark.parametrize(
-    ("shape", "rows", "images"),
+    ("shape", "rows", "images", "blocks"),
     [
-        pytest.param(LayersShape(BREAKOUT, 16, True), 67, 32, id="a block with two groups of images"),
-        pytest.param(LayersShape(ConvolutionShape((2, 4, 6), torch.uint8, torch.float32), 48, False), 21, 16, id="one group"),
+        pytest.param(LayersShape(BREAKOUT, 16, True), 67, 32, 1, id="a block with two groups of images"),
+        pytest.param(
+            LayersShape(ConvolutionShape((2, 4, 6), torch.uint8, torch.float32), 48, False), 53, 16, 2, id="two blocks"
+        ),
     ],
 )
-def test_results_and_gradients_equal_those_of_torch(shape: Any, rows: int, images: int, tmp_path: Path) -> None:
+def test_results_and_gradients_equal_those_of_torch(shape: Any, rows: int, images: int, blocks: int, tmp_path: Path) -> None:
     generator, scale, places = torch.Generator().manual_seed(rows), 1.0 / 255.0, shape.images.places
     pixels = torch.randint(256, (rows, *shape.images.image_shape), generator=generator, dtype=torch.uint8)
     weight = torch.randn(FILTERS, shape.images.image_shape[0], 3, 3, generator=generator, requires_grad=True)
@@ -55,12 +60,12 @@ def test_results_and_gradients_equal_those_of_torch(shape: Any, rows: int, image
         features, out = torch.full((rows, places, FILTERS), 7.0), torch.full((rows, shape.outputs), 7.0)
         bits, partial_gradients = (
             torch.zeros(rows, places, dtype=torch.int16),
-            torch.full((2, FILTERS * (shape.images.taps + 1)), 7.0),
+            torch.full((blocks, FILTERS * (shape.images.taps + 1)), 7.0),
         )
         members |= {"is_positive": bits}
         parameters = {"weight": weight, "bias": bias, "linear_bias": linear_bias}
-        run["convolution_linear"]((2,), features=features, out=out, **parameters, **members)
-        run["convolution_linear_gradient"]((2,), out_gradient=out_gradient, partial_gradients=partial_gradients, **members)
+        run["convolution_linear"]((blocks,), features=features, out=out, **parameters, **members)
+        run["convolution_linear_gradient"]((blocks,), out_gradient=out_gradient, partial_gradients=partial_gradients, **members)
         results.append((features, out, bits, partial_gradients))
     for first, second in zip(*results, strict=True):  # different results mean a race
         assert torch.equal(first, second)
@@ -85,6 +90,16 @@ def test_kernels_keep_their_operands_in_registers() -> None:
     for kernel in layer_kernels(LayersShape(BREAKOUT, MAX_OUTPUTS, True)).values():
         code = compile_cuda_source(kernel, (9, 0)).code
         assert count_instructions(code, LDL) == count_instructions(code, STL) == 0
+
+
+def test_vectors_of_tensors_are_aligned() -> None:
+    numbers = torch.arange(4 * 8 + 1.0)
+    for x in (numbers[1:].view(4, 8), numbers[:-1].view(8, 4).t(), numbers[:1].expand(4, 8)):
+        aligned = aligned_vectors(x)
+        assert torch.equal(aligned, x)
+        assert aligned.is_contiguous()
+        assert aligned.data_ptr() % VECTOR_BYTES == 0
+    assert aligned_vectors(aligned) is aligned
 
 
 def fewest_images(gpu: str) -> int:
@@ -146,8 +161,14 @@ def test_a_network_has_the_results_of_its_layers_one_by_one(activation: str, gpu
             assert float((actual - expected).norm() / expected.norm()) < 2e-3
 
 
-def test_other_shapes_are_not_supported() -> None:
-    device = torch.device("cuda")
+def test_other_shapes_are_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda:0")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(convolution_linear, "parse_device", lambda name: name)
+    monkeypatch.setattr(convolution_linear, "max_shared_memory", lambda _: 227 * 1024)
+    assert is_supported(LayersShape(BREAKOUT, MAX_OUTPUTS, True), 1 << 20, device)
     for shape, outputs in (
         (ConvolutionShape((4, 10, 10), torch.uint8, torch.bfloat16), 128),
         (ConvolutionShape((4, 10, 10), torch.float32, torch.float32), 128),
@@ -155,5 +176,6 @@ def test_other_shapes_are_not_supported() -> None:
         (ConvolutionShape((3, 9, 10), torch.uint8, torch.float32), 128),
         (BREAKOUT, MAX_OUTPUTS + 16),
         (BREAKOUT, 24),
+        (ConvolutionShape((8, 6, 6), torch.uint8, torch.float32), 128),  # its sums do not fit into registers
     ):
         assert not is_supported(LayersShape(shape, outputs, True), 1 << 20, device)

@@ -53,6 +53,13 @@ def test_gathered_rows_are_those_of_an_index(device: str) -> None:
         assert torch.equal(rows, tensors[name][index]), name
 
 
+def test_no_rows_are_gathered(device: str) -> None:
+    tensors = {"rows": torch.zeros(7, 3, device=device), "no rows": torch.zeros(0, 3, device=device)}
+    for name, rows in gather_rows(tensors, torch.empty(0, dtype=torch.int64, device=device)).items():
+        assert rows.shape == (0, 3), name
+        assert word_bytes(tensors[name]) == 4
+
+
 @pytest.mark.compile
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_the_kernel_gathers_the_rows_of_an_index(blocks: int, tmp_path: Path) -> None:

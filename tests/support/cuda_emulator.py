@@ -2,8 +2,8 @@
 
 A block is a thread of the operating system, whose coroutines run one after the other, each until it waits at a barrier, and a
 warp until it waits for others. The lanes of a warp synchronize only where the code says so: if one lane does not arrive, the
-others wait forever on a GPU, and here the process is aborted. Products of tensor cores are sums in float32, and asynchronous
-copies are synchronous.
+others wait forever on a GPU, and here the process is aborted. Products of tensor cores are sums in float32. Asynchronous copies
+run when they are awaited, as late as a GPU may run them, or when they are issued.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
+struct PendingCopy { char* target; const void* source; int group; };
 // A CUDA thread, as a coroutine with its own stack.
 struct Coroutine {
     static constexpr int STACK_BYTES = 256 * 1024;
@@ -64,6 +65,8 @@ struct Coroutine {
     ucontext_t start;
     jmp_buf position;
     bool has_started = false, has_ended = false;
+    std::vector<PendingCopy> copies;
+    int committed_groups = 0;
 };
 // The coroutines of a block, in turn.
 struct Scheduler {
@@ -181,12 +184,27 @@ inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return
 inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 inline unsigned atomicAdd(unsigned* at, unsigned x) { return __atomic_fetch_add(at, x, __ATOMIC_SEQ_CST); }
 template <typename T> T __ldcg(const T* at) { return *at; }
+template <typename T> void __stcg(T* at, T x) { *at = x; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __cosf(float x) { return cosf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline uint64_t __cvta_generic_to_shared(const void* at) { return (char*)at - block->dynamic_memory; }
+inline void copy_asynchronously(unsigned target, const void* source) {
+    Coroutine& thread = *scheduler.current;
+    thread.copies.push_back({block->dynamic_memory + target, source, thread.committed_groups});
+    if (REVERSED) memcpy(thread.copies.back().target, source, 16), thread.copies.pop_back();
+}
+// Waits until at most `pending` of the groups of copies that this thread committed are left.
+inline void wait_for_groups(int pending) {
+    Coroutine& thread = *scheduler.current;
+    std::erase_if(thread.copies, [&](const PendingCopy& copy) {
+        const bool is_awaited = copy.group < thread.committed_groups - pending;
+        if (is_awaited) memcpy(copy.target, copy.source, 16);
+        return is_awaited;
+    });
+}
 inline float unpack_half(unsigned x, int index) { return _cvtsh_ss(x >> 16 * index & 0xFFFF); }
 inline unsigned pack_two_halves(float low, float high) { return _cvtss_sh(low, 0) | (unsigned)_cvtss_sh(high, 0) << 16; }
 // s += left * right with COLUMNS of left, distributed over the lanes as tensor_core.cuh says
@@ -202,7 +220,8 @@ template <int COLUMNS> void multiply_add(float* s, const unsigned (&operands)[6]
         }
     warp.barrier.arrive_and_wait();
 }
-// The same with eight columns of left and TF32 operands, as image_tiles.cuh says.
+// The same with eight columns of left and TF32 operands, whose last 13 bits are ignored. The PTX ISA has the fragments at
+// mma.m16n8k8.
 inline void multiply_add_tf32(float* s, const unsigned (&operands)[6]) {
     Warp& warp = warp_of_thread();
     const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -211,7 +230,7 @@ inline void multiply_add_tf32(float* s, const unsigned (&operands)[6]) {
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 8; k++) {
             const unsigned *left = warp.operands[4 * g + k % 4], *right = warp.operands[4 * (2 * t + i % 2) + k % 4];
-            s[i] += __uint_as_float(left[i / 2 + 2 * (k / 4)]) * __uint_as_float(right[4 + k / 4]);
+            s[i] += __uint_as_float(left[i / 2 + 2 * (k / 4)] & ~0x1FFFu) * __uint_as_float(right[4 + k / 4] & ~0x1FFFu);
         }
     warp.barrier.arrive_and_wait();
 }
@@ -236,8 +255,9 @@ extern "C" void run(const Batch* b, int columns, int rows, int threads, int byte
 
 PTX_REPLACEMENTS = {  # {pattern of PTX: the same for a CPU}
     r'asm volatile\("cp\.async\.ca\.shared\.global \[%0\],\[%1\],16;" ::"r"\((.+?)\), "l"\((.+?)\) : "memory"\);':
-        r"memcpy(block->dynamic_memory + \1, \2, 16);",
-    r'asm volatile\("cp\.async\.(commit|wait)_group[ 0-9]*;" ::: "memory"\);': "",
+        r"copy_asynchronously(\1, \2);",
+    r'asm volatile\("cp\.async\.commit_group;" ::: "memory"\);': "scheduler.current->committed_groups++;",
+    r'asm volatile\("cp\.async\.wait_group (\d+);" ::: "memory"\);': r"wait_for_groups(\1);",
     r"extern __shared__ __align__\(\d+\) char (\w+)\[\];": r"char* \1 = block->dynamic_memory;",
 }  # fmt: skip
 HEADERS_FOR_CPU = {"wgmma.cuh": Path(__file__).with_name("wgmma_on_cpu.cuh")}
@@ -279,8 +299,8 @@ def emulate(
         folder: where the files are written.
         concurrent: whether blocks run at the same time, which they must if they wait for each other.
         functions: C++ that defines the functions with which the kernel would be linked.
-        reverse: whether the last thread runs first between barriers, and asynchronous products run when they are issued and not
-            when they are awaited. Results that differ mean a race.
+        reverse: whether the last thread runs first between barriers, and asynchronous products and copies run when they are
+            issued and not when they are awaited. Results that differ mean a race.
 
     Returns:
         `launch((blocks, ...), **members)`. Members are tensors on the CPU or numbers; those that are not given are 0.

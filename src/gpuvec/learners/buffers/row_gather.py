@@ -35,7 +35,7 @@ def gather_rows(tensors: Mapping[str, Tensor], index: Tensor) -> dict[str, Tenso
     index = index.contiguous()
     sources = [x.contiguous() for x in tensors.values()]
     results = [x.new_empty(len(index), *x.shape[1:]) for x in sources]
-    rows = [(word_bytes(x), x[0].numel() * x.element_size() // word_bytes(x)) for x in sources]
+    rows = [(word_bytes(x), row_bytes(x) // word_bytes(x)) for x in sources]
     if len(index) * max(words for _, words in rows) >= MAX_WORDS:
         return {name: x.index_select(0, index) for name, x in tensors.items()}
     multiprocessors = torch.cuda.get_device_properties(index.device).multi_processor_count
@@ -46,9 +46,14 @@ def gather_rows(tensors: Mapping[str, Tensor], index: Tensor) -> dict[str, Tenso
     return dict(zip(tensors, results, strict=True))
 
 
+def row_bytes(x: Tensor) -> int:
+    """Returns the size of a row of `x`, (R, ...)."""
+    return x.shape[1:].numel() * x.element_size()
+
+
 def word_bytes(x: Tensor) -> int:
     """Returns the size of the words in which the rows of `x`, (R, ...) contiguous, are copied."""
-    return math.gcd(MAX_WORD_BYTES, x[0].numel() * x.element_size(), x.data_ptr())
+    return math.gcd(MAX_WORD_BYTES, row_bytes(x), x.data_ptr())
 
 
 def gather_kernel(rows: tuple[tuple[int, int], ...]) -> Any:

@@ -30,7 +30,9 @@ from gpuvec.learners.networks.convolution_kernels import FILTERS, ConvolutionSha
 IMAGES, WARPS = 32, 8  # images of a warp, warps of a block
 # Of a multiprocessor. With fewer images most blocks would have none, and a block takes as long.
 MIN_IMAGES = IMAGES * WARPS // 2
-MAX_OUTPUTS = 128  # N; their sums, and the gradients of a warp's images, are in registers
+# Of an image, and of the linear layer. The weights of the convolution, the sums of all outputs, and the gradients of a warp's
+# images are in registers.
+MAX_CHANNELS, MAX_OUTPUTS = 5, 128
 VECTOR_BYTES = 16  # of an asynchronous copy, to which images are aligned
 STAGE_PLACES, STAGES = 4, 2  # places whose weights are copied at once, and how many of these copies are in shared memory
 MEMBERS = {
@@ -92,6 +94,7 @@ def is_supported(shape: LayersShape, rows: int, device: torch.device) -> bool:
     channels, height, width = shape.images.image_shape
     return (
         (shape.images.pixel_dtype, shape.images.dtype) == (torch.uint8, torch.float32)
+        and channels <= MAX_CHANNELS
         and (width - KERNEL_SIZE + 1) % STAGE_PLACES == 0
         and shape.images.places % 8 == 0
         and channels * height * width % VECTOR_BYTES == 0
@@ -113,7 +116,13 @@ def pack_weights(weight: Tensor, places: int) -> Tensor:
         weight: (N, F P).
         places: P.
     """
-    return weight.view(-1, 2, FILTERS // 2, 2, places).permute(4, 0, 2, 1, 3).contiguous()
+    return weight.reshape(-1, 2, FILTERS // 2, 2, places).permute(4, 0, 2, 1, 3).contiguous()
+
+
+def aligned_vectors(x: Tensor) -> Tensor:
+    """Returns `x`, (R, ...), or a copy of it if `x` is not contiguous, or not aligned to vectors."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % VECTOR_BYTES else x
 
 
 @lru_cache(maxsize=64)
@@ -149,7 +158,7 @@ class ConvolutionLinear(torch.autograd.Function):
             has_relu: whether a ReLU is behind the linear layer.
             num_finished_blocks: the counter of `bias_gradient`.
         """
-        images = images.contiguous()
+        images = aligned_vectors(images)
         (rows, channels, height, width), device = images.shape, images.device
         image_shape = ConvolutionShape((channels, height, width), images.dtype, torch.float32)
         shape, places = LayersShape(image_shape, len(linear_bias), has_relu), image_shape.places
@@ -158,8 +167,9 @@ class ConvolutionLinear(torch.autograd.Function):
         is_positive = torch.empty(rows, places, dtype=torch.int16, device=device)  # a bit for each filter
         out = torch.empty(rows, shape.outputs, device=device)
         _launchers(shape, device)["convolution_linear"](
-            _num_blocks(rows, device), images=images, weight=weight.contiguous(), bias=bias, packed=packed,
-            linear_bias=linear_bias, features=features, is_positive=is_positive, out=out, num_images=rows, scale=scale,
+            _num_blocks(rows, device), images=images, weight=weight.contiguous(), bias=bias.contiguous(), packed=packed,
+            linear_bias=linear_bias.contiguous(), features=features, is_positive=is_positive, out=out, num_images=rows,
+            scale=scale,
         )  # fmt: skip
         ctx.save_for_backward(images, is_positive, features, packed, out if has_relu else None)
         ctx.shape, ctx.scale, ctx.num_finished_blocks = shape, scale, num_finished_blocks
@@ -180,9 +190,10 @@ class ConvolutionLinear(torch.autograd.Function):
         blocks = _num_blocks(rows, device)
         partial_gradients = torch.empty(blocks, FILTERS * (shape.images.taps + 1), device=device)
         _launchers(shape, device)["convolution_linear_gradient"](
-            blocks, images=images, out_gradient=gradient.contiguous(), packed=packed, is_positive=is_positive,
+            blocks, images=images, out_gradient=aligned_vectors(gradient), packed=packed, is_positive=is_positive,
             partial_gradients=partial_gradients, num_images=rows, scale=ctx.scale,
         )  # fmt: skip
-        # The features have the order (place, filter).
-        linear_gradient = (gradient.t() @ features).view(shape.outputs, -1, FILTERS).transpose(1, 2).flatten(1)
+        linear_gradient = None
+        if ctx.needs_input_grad[4]:  # The features have the order (place, filter).
+            linear_gradient = (gradient.t() @ features).view(shape.outputs, -1, FILTERS).transpose(1, 2).flatten(1)
         return None, *split_gradient(partial_gradients, shape.images), None, linear_gradient, linear_bias_gradient, None, None
