@@ -3,9 +3,11 @@
 //
 // A warp has IMAGES images. For each place of the filter it multiplies the pixels of the taps by the weights of the convolution:
 // rows are images, and columns are filters. The sums of columns 2t and 2t + 1 are, after the ReLU, columns t and t + 4 of the left
-// fragment of the product by the weights of the linear layer. The rows of taps are distributed over the lanes t.
+// fragment of the product by the weights of the linear layer. These columns of both halves of the filters are 4t, ..., 4t + 3, so
+// that a lane stores 16 bytes at once. Lane t has the rows of taps 4k + t, which are numbered row by row, and a row channel by
+// channel: images of 4 mod 16 bytes a channel, as those of 10 x 10, then have different banks for all lanes of a load.
 //
-// The results of the convolution have the order (image, place, filter), in which lanes store whole sectors. A bit of each says
+// The results of the convolution have the order (image, place, filter), of which lanes store whole sectors. A bit of each says
 // whether it is above 0, 16 bits for the filters of a place. Column g of output tiles 2k and 2k + 1 is outputs 16 k + 2 g and
 // 16 k + 2 g + 1. Another macro is HAS_RELU (whether a ReLU is behind the linear layer).
 #include "image_blocks.cuh"
@@ -14,7 +16,10 @@ constexpr int TILES = IMAGES / 16, OUTPUT_TILES = OUTPUTS / 8;
 constexpr int ROUNDS = (TAP_ROWS + 3) / 4, LANE_TAPS = 3 * ROUNDS, STEPS = (LANE_TAPS + 1) / 2;
 constexpr int DISTANCE = image_distance(IMAGE_SIZE);
 
-// The weights and biases of the convolution in this lane: of filter g of two halves, and of filters 2t and 2t + 1.
+// The filter of a column of one half.
+__device__ __forceinline__ int filter_number(int half, int column) { return column / 2 * 4 + 2 * half + column % 2; }
+
+// The weights and biases of the convolution in this lane, of both halves: of column g, and of columns 2t and 2t + 1.
 struct Filters {
     u32 weights[STEPS][2][2];
     float bias[2][2];
@@ -24,18 +29,19 @@ __device__ __forceinline__ void load_filters(Filters& f, const Batch& b, int g, 
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            f.bias[half][i] = b.bias[8 * half + 2 * t + i];
+            f.bias[half][i] = b.bias[filter_number(half, 2 * t + i)];
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
-                const int number = 2 * k + i, tap_row = 4 * (number / 3) + t, tap = 3 * tap_row + number % 3;
+                const int number = 2 * k + i, tap_row = 4 * (number / 3) + t;
+                const int tap = tap_row % CHANNELS * 9 + tap_row / CHANNELS * 3 + number % 3;
                 const bool exists = number < LANE_TAPS && tap_row < TAP_ROWS;
-                f.weights[k][half][i] = exists ? round_tf32(b.weight[(8 * half + g) * TAPS + tap] * (float)b.scale) : 0u;
+                f.weights[k][half][i] = exists ? round_tf32(b.weight[filter_number(half, g) * TAPS + tap] * (float)b.scale) : 0u;
             }
         }
 }
 
-// The results of the convolution at one place, before the ReLU, of 16 images and both halves of the filters.
-__device__ __forceinline__ void convolve_place(float (*x)[4], const Filters& f, const PIXEL* const* lane_pixels, int offset) {
+// The results of the convolution at one place, before the ReLU, of a tile of 16 images and both halves of the filters.
+__device__ __forceinline__ void convolve_place(float (*x)[4], const Filters& f, const PIXEL* const* place_pixels, int tile) {
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i / 4][i % 4] = f.bias[i / 4][i % 2];
 #pragma unroll
@@ -44,7 +50,7 @@ __device__ __forceinline__ void convolve_place(float (*x)[4], const Filters& f, 
 #pragma unroll
         for (int i = 0; i < 4; i++) {  // of images g and g + 8, and of two taps
             const int number = 2 * k + i / 2 < LANE_TAPS ? 2 * k + i / 2 : 0;  // the last step can have one tap
-            pixels[i] = __float_as_uint((float)lane_pixels[number / 3][offset + i % 2 * 8 * DISTANCE + number % 3]);
+            pixels[i] = __float_as_uint((float)place_pixels[number / 3][(16 * tile + i % 2 * 8) * DISTANCE + number % 3]);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) mma_tf32(x[half], pixels, f.weights[k][half][0], f.weights[k][half][1]);
@@ -57,10 +63,10 @@ __device__ __forceinline__ void apply_relu(float (*x)[4], u32& bits, int t) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const bool is_positive = !(x[i / 4][i % 4] <= 0.0f);  // as torch has it for nan
-        bits |= is_positive ? 1u << (16 * (i % 4 / 2) + 8 * (i / 4) + i % 2) : 0u;
+        bits |= is_positive ? 1u << (16 * (i % 4 / 2) + filter_number(i / 4, i % 2)) : 0u;
         x[i / 4][i % 4] = is_positive ? x[i / 4][i % 4] : 0.0f;
     }
-    bits <<= 2 * t;
+    bits <<= 4 * t;
     bits |= __shfl_xor_sync(~0u, bits, 1);
     bits |= __shfl_xor_sync(~0u, bits, 2);
 }
@@ -93,10 +99,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) convolution_linear(cons
 #pragma unroll
     for (int k = 0; k < ROUNDS; k++) {
         const int row = 4 * k + t < TAP_ROWS ? 4 * k + t : 0;
-        lane_pixels[k] = (const PIXEL*)memory + 2 * QUAD_BYTES + (warp * IMAGES + g) * DISTANCE + row / 3 * HEIGHT * WIDTH +
-            row % 3 * WIDTH;
+        lane_pixels[k] = (const PIXEL*)memory + 2 * QUAD_BYTES + (warp * IMAGES + g) * DISTANCE +
+            row % CHANNELS * HEIGHT * WIDTH + row / CHANNELS * WIDTH;
     }
-    const int numbers[2] = {weight_number(g, t), weight_number(g, 4 + t)};
+    const int numbers[2] = {weight_number(g, 2 * t), weight_number(g, 2 * t + 1)};
     Filters filters;
     load_filters(filters, b, g, t);
     for (i64 group = blockIdx.x; group * BLOCK_IMAGES < b.num_images; group += gridDim.x) {
@@ -106,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) convolution_linear(cons
         __syncthreads();
         copy_rows<IMAGE_SIZE, DISTANCE>(images, b.images + group_first * IMAGE_SIZE, group_count);
         copy_weights(address, b.packed, 0);
-        float* lane_features = b.features + (first + g) * PLACES * FILTERS + 2 * t;
+        float* lane_features = b.features + (first + g) * PLACES * FILTERS + 4 * t;
         unsigned short* lane_bits = (unsigned short*)b.is_positive + (first + g) * PLACES + t;
 #pragma unroll 1
         for (int quad = 0; quad < QUADS; quad++) {
@@ -117,21 +123,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) convolution_linear(cons
             u32 quad_bits[TILES];  // those of the place that this lane stores
 #pragma unroll 1
             for (int i = 0; i < 4; i++) {
+                const PIXEL* place_pixels[ROUNDS];
+#pragma unroll
+                for (int k = 0; k < ROUNDS; k++) place_pixels[k] = lane_pixels[k] + first_pixel(quad) + i;
                 u32 left[TILES][2][4];
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++) {
                     float x[2][4];
                     u32 bits;
-                    convolve_place(x, filters, lane_pixels, first_pixel(quad) + i + 16 * tile * DISTANCE);
+                    convolve_place(x, filters, place_pixels, tile);
                     apply_relu(x, bits, t);
                     if (i == 0 || i == t) quad_bits[tile] = bits;
 #pragma unroll
-                    for (int n = 0; n < 4; n++) {
-                        const int half = n / 2, row = n % 2, image = 16 * tile + 8 * row;
-                        const float low = x[half][2 * row], high = x[half][2 * row + 1];
-                        left[tile][half][row] = round_tf32(low), left[tile][half][2 + row] = round_tf32(high);
-                        float* at = lane_features + (image * PLACES + 4 * quad + i) * FILTERS + 8 * half;
-                        if (image + g < count) *(float2*)at = make_float2(low, high);
+                    for (int n = 0; n < 8; n++) left[tile][n / 4][n % 2 * 2 + n % 4 / 2] = round_tf32(x[n / 4][n % 4]);
+#pragma unroll
+                    for (int row = 0; row < 2; row++) {
+                        const int image = 16 * tile + 8 * row;
+                        float* at = lane_features + (image * PLACES + 4 * quad + i) * FILTERS;
+                        const float4 results = make_float4(x[0][2 * row], x[0][2 * row + 1], x[1][2 * row], x[1][2 * row + 1]);
+                        if (image + g < count) __stcg((float4*)at, results);
                     }
                 }
 #pragma unroll

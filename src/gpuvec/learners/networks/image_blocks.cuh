@@ -33,10 +33,10 @@ template <int BYTES, int DISTANCE> __device__ __forceinline__ void copy_rows(u32
         copy(target + i / PIECES * DISTANCE + i % PIECES * 16, (const char*)rows + 16 * (i64)i);
 }
 
-// The number of the weights of two pairs in shared memory, which differs from their order in such a way that eight lanes with
-// two pairs of outputs and four of filters, or the reverse, have different banks.
+// The number of the weights of two pairs in shared memory, which differs from their order in such a way that eight lanes have
+// different banks: those with two successive pairs of outputs and each second pair of filters, or the reverse.
 __device__ __forceinline__ int weight_number(int outputs, int filters) {
-    return 8 * outputs + (filters ^ (outputs & 6) ^ (outputs & 1) << 2);
+    return 8 * outputs + (filters ^ (outputs & 7));
 }
 __device__ __forceinline__ void copy_weights(u32 target, const void* packed, int quad) {
     const char* source = (const char*)packed + (i64)quad * QUAD_BYTES;
