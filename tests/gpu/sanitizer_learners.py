@@ -78,6 +78,48 @@ def convolve(rows: int, rng: np.random.Generator) -> list[Any]:
     return outputs
 
 
+def multiply_convolutions(rows: int, rng: np.random.Generator) -> list[Any]:
+    """Convolutions with a linear layer, and their gradients, of numbers of images that are no multiple of a warp's.
+
+    The gradient of the linear layer's weights, a product of the library, is not computed.
+    """
+    from gpuvec.learners.networks.convolution_linear import ConvolutionLinear
+
+    outputs: list[Any] = []
+    for (channels, height, width), num_outputs, count, has_relu in (
+        ((4, 10, 10), 128, rows, True),
+        ((2, 4, 6), 48, 3 * rows + 2, False),
+    ):
+        images = tensor(rng.integers(0, 256, (count, channels, height, width), np.uint8))
+        features = 16 * (height - 2) * (width - 2)
+        sizes = (16, channels, 3, 3), (16,), (num_outputs, features), (num_outputs,)
+        weight, bias, linear_weight, linear_bias = (tensor(rng.normal(size=size).astype("float32")) for size in sizes)
+        parameters = [x.requires_grad_() for x in (weight, bias, linear_bias)]
+        out = ConvolutionLinear.apply(images, weight, bias, 1 / 255, linear_weight, linear_bias, has_relu, None)
+        out.backward(tensor(rng.normal(size=out.shape).astype("float32")))
+        outputs += [out, *(parameter.grad for parameter in parameters)]
+    return outputs
+
+
+def gather(rows: int, rng: np.random.Generator) -> list[Any]:
+    """Rows of tensors whose words have 1 to 16 bytes, fewer and more than there are."""
+    import torch
+
+    from gpuvec.learners.buffers.row_gather import gather_rows, word_bytes
+
+    numbers = {size: tensor(rng.integers(0, 256, (rows, size), np.uint8)) for size in (9, 6, 12, 24, 400)}
+    assert [word_bytes(x) for x in numbers.values()] == [1, 2, 4, 8, 16]
+    tensors = {str(size): x for size, x in numbers.items()} | {"float": tensor(rng.normal(size=rows).astype("float32"))}
+    outputs: list[Any] = []
+    for count in (1, 61 * rows + 1):
+        index = tensor(rng.integers(0, rows, count))
+        gathered = gather_rows(tensors, index)
+        for name, x in tensors.items():
+            assert torch.equal(gathered[name], x[index]), name
+        outputs += gathered.values()
+    return outputs
+
+
 def sum_bias_gradients(rows: int, rng: np.random.Generator) -> list[Any]:
     """Gradients of biases with and without a ReLU, of R rows and of so many that a block has several groups of them."""
     import torch
@@ -153,6 +195,8 @@ LEARNER_KERNELS = {
     "draws": draw_actions,
     "estimates": estimate,
     "convolutions": convolve,
+    "convolution_linear": multiply_convolutions,
+    "gather": gather,
     "biases": sum_bias_gradients,
     "losses": compute_losses,
     "adam": step_adam,
