@@ -200,7 +200,7 @@ def measure_pbt(figures: Figures, num_agents: int, arguments: Any) -> None:
         milliseconds.append((time.perf_counter() - start) * 1e3)
 
     args = PopulationArgs(base, num_agents, (), *split_columns(values))
-    train_population(args, change, iterations_per_launch=interval)
+    train_population(args, change, iterations_per_launch=interval, while_training=explore.prepare)
     timed = milliseconds[1:-1]  # the first one allocates, and the last one changes nothing
     details = {"slowest": max(timed), "changes": len(timed)}
     figures.add(f"pbt.{CARTPOLE}.{num_agents}", statistics.median(timed), "ms", (CARTPOLE, *LAYERS), **details)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from gymnasium.spaces import Box, Discrete
 
 from gpuvec.errors import CheckpointError, StateError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.population.agent_metrics import METRICS
+from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.population.search.pbt_folder import load_pbt, save_pbt
 from gpuvec.learners.population.search.population_based_training import (
+    Exploration,
     PBTArgs,
     PBTSchedule,
     choose_sources,
@@ -188,7 +190,7 @@ def test_trials_that_continue_are_as_if_they_had_never_been_interrupted() -> Non
 def test_the_worst_agents_take_the_parameters_of_the_best() -> None:
     scores = np.array([5.0, 1.0, 9.0, 3.0, -np.inf, 8.0, 2.0, 7.0, 6.0, 4.0])
     for seed in range(20):
-        source = choose_sources(scores, 0.2, np.random.default_rng(seed))
+        source = choose_sources(scores, np.random.default_rng(seed).integers(2, size=2))
         assert {source[1], source[4]} <= {2, 5}
         others = [0, 2, 3, 5, 6, 7, 8, 9]
         assert source[others].tolist() == others
@@ -198,7 +200,7 @@ def test_of_equal_scores_the_first_ones_are_the_best_and_the_last_ones_the_worst
     for seed in range(20):
         rng = np.random.default_rng(seed)
         scores = np.where(rng.random(40) < 0.2, -np.inf, rng.integers(0, 1 + seed // 4, 40))
-        order, source = np.argsort(-scores, kind="stable"), choose_sources(scores, 0.5, rng)
+        order, source = np.argsort(-scores, kind="stable"), choose_sources(scores, rng.integers(20, size=20))
         assert set(np.flatnonzero(source != np.arange(40))) == set(order[20:])
         assert set(source[order[20:]]) <= set(order[:20])
 
@@ -306,3 +308,30 @@ def test_agents_take_what_others_learned_and_settings_without_a_wait_for_the_dev
     for x, old in zip(learned, before, strict=True):
         assert torch.equal(x, old[source])
     assert state.settings["learning_rate"].tolist() == rates.tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def test_an_agent_that_was_stopped_takes_what_the_best_one_learned_without_a_wait(device: str, request: Any) -> None:
+    if device != "cpu":
+        request.getfixturevalue("gpu")
+    args = PBTArgs(replace(BASE, device=device), (RATE,), 5)
+    population_args = PopulationArgs(args.base, 5).resolved(device)
+    state = AgentState(population_args, PPO.make_network(args.base, Box(-1.0, 1.0, (4,)), Discrete(2)))
+    state.copy_learned([0, 1, 2, 3, 0])  # compiles the kernel, and loads it
+    state.stopped_at[2] = 1
+    population: Any = SimpleNamespace(
+        args=population_args, iteration=1, stopped_at=state.stopped_at, copy_learned=state.copy_learned,
+        set_settings=state.set_settings,
+    )  # fmt: skip
+    results = np.zeros((1, len(METRICS), 5), np.float32)
+    results[0, METRICS.index("return")] = [1.0, 3.0, 9.0, 4.0, 2.0]
+    exploration = Exploration(args, PBTSchedule.initial({"learning_rate": np.full(5, 1e-3)}))
+    exploration.prepare(population)
+    with no_waits(device):
+        exploration(population, results)
+    assert exploration.schedule().sources.tolist() == [[0, 1, 3, 3, 4]]
+    assert torch.equal(state.parameters[2], state.parameters[3])
+    assert state.stopped_at[2] == RUNNING
+    rates = state.settings["learning_rate"].tolist()
+    assert rates.pop(2) in (1e-3 * 0.8, 1e-3 * 1.25)
+    assert rates == [1e-3] * 4

@@ -116,6 +116,7 @@ def train_population(
     should_stop: Callable[[], bool] | None = None,
     last_iteration: int | None = None,
     on_results: OnResults | None = None,
+    while_training: Callable[[PopulationPath], None] = lambda population: None,
 ) -> PopulationResult:
     """Trains all agents for `args.base.total_steps` steps each.
 
@@ -127,12 +128,12 @@ def train_population(
         on_launch: called with the population and the numbers of each launch, (iterations, metrics, P), in their order. It may
             change settings, and copy what agents learned, before the next launch.
         state: `PopulationResult.state` or `PopulationPath.state_dict()`, from which the training continues bit for bit.
-        on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when the training begins to wait, and with "" when
-            the wait ends.
+        on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when a wait begins, and with "" when it ends.
         iterations_per_launch: the number of iterations between two calls of `on_launch`; None for that of the device.
         should_stop: called before each launch; returns whether the training ends, to continue later from its state.
         last_iteration: the iteration after which the training ends, to continue later; None for the last one of the settings.
         on_results: called with the numbers of each launch, in their order.
+        while_training: called with the population after each launch was enqueued, on a GPU while it runs.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
@@ -161,6 +162,7 @@ def train_population(
         end = min(args.base.iterations, last_iteration or args.base.iterations)
         while population.iteration < end and not (should_stop is not None and should_stop()):
             recorder.start_read(population.advance(min(launch, end - population.iteration)))
+            while_training(population)
             recorder.finish_reads(keep=1 if on_launch is None and reads_late(device) else 0)
         recorder.finish_reads()
         final_state = population.state_dict()

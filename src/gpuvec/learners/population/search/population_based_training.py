@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
 from gpuvec.learners.population.paths import PopulationPath
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -28,6 +29,7 @@ from gpuvec.learners.population.search.search_space import (
     sample_space,
     split_columns,
 )
+from gpuvec.learners.population.state.agent_copies import changed_agents
 from gpuvec.learners.wait_reports import OnPhase
 
 FloatArray = NDArray[np.float64]
@@ -112,6 +114,17 @@ class PBTResult(NamedTuple):
     schedule: PBTSchedule
 
 
+class Preparation(NamedTuple):
+    """What a change of C agents needs besides the results of the launch before it."""
+
+    ranks: NDArray[np.int64]
+    """(C,): the ranks of the sources, as `choose_sources` takes them."""
+    factors: FloatArray
+    """(settings, C): what the settings of the copies are multiplied by, in the order of their agents."""
+    stopped_at: Readout
+    """The read of the iterations in which agents were stopped, (P,)."""
+
+
 class Exploration:
     """Exploits and explores between launches.
 
@@ -121,52 +134,68 @@ class Exploration:
     """
 
     def __init__(self, args: PBTArgs, schedule: PBTSchedule) -> None:
-        self._args = args
-        self._iterations = schedule.iterations.tolist()
-        self._sources = list(schedule.sources)
-        rows = range(len(self._iterations) + 1)
-        self._values = [{name: column[k] for name, column in schedule.settings.items()} for k in rows]
+        self._args, self._begun = args, schedule
+        self._names = [each.name for each in args.parameters]
+        self._values = self._last_values()
+        ranges = np.array([(each.low, each.high) for each in args.parameters], np.float64)
+        self._low, self._high = ranges[:, :1], ranges[:, 1:]
+        # Iteration, sources (P,) and new values (settings, C). Memory for values of all agents would be mapped in each change.
+        self._changes: list[tuple[int, NDArray[np.int64], FloatArray]] = []
+        self._preparation: Preparation | None = None
+
+    def _last_values(self) -> FloatArray:
+        """Returns the values of the settings after all that changed before, (settings, P)."""
+        return np.stack([self._begun.settings[name][-1] for name in self._names])
+
+    def prepare(self, population: PopulationPath) -> None:
+        """Does what a change can do before the results of a launch are known; on a GPU it is called while the launch runs.
+
+        Args:
+            population: the population, whose launch was enqueued.
+        """
+        args = self._args
+        rng = np.random.default_rng((args.base.seed, population.iteration))
+        num_copies = max(1, int(args.num_agents * args.fraction))
+        ranks = rng.integers(num_copies, size=num_copies)
+        factors = np.array(args.factors)[rng.integers(2, size=(len(self._names), num_copies))]
+        stopped_at = Readout(population.stopped_at, depth=1)
+        stopped_at.start()
+        self._preparation = Preparation(ranks, factors, stopped_at)
 
     def __call__(self, population: PopulationPath, results: NDArray[np.float32]) -> None:
         """Changes the worst agents, if the training continues.
 
         Args:
-            population: the population.
+            population: the population, for whose last launch `prepare` was called.
             results: (I, M, P): the M metrics in the I iterations since the last change.
         """
         if population.iteration >= population.args.base.iterations:
             return
-        is_running = population.stopped_at.cpu().numpy() == RUNNING
-        scores = np.where(is_running, last_returns(results), -np.inf)
-        rng = np.random.default_rng((self._args.base.seed, population.iteration))
-        source = choose_sources(scores, self._args.fraction, rng)
-        population.copy_learned(source)  # first, because a GPU copies while the settings are drawn
-        copies = np.flatnonzero(source != np.arange(len(source)))
-        factors = np.array(self._args.factors)[rng.integers(2, size=(len(self._args.parameters), len(copies)))]
-        values = {
-            each.name: self._perturbed(each, copies, source[copies], factor)
-            for each, factor in zip(self._args.parameters, factors, strict=True)
-        }
-        for name, column in values.items():
+        assert self._preparation is not None, "prepare is called for each launch"
+        ranks, factors, stopped_at = self._preparation
+        scores = last_returns(results)
+        scores[stopped_at.take().numpy() != RUNNING] = -np.inf
+        source = choose_sources(scores, ranks)
+        population.copy_learned(source)  # first, because a GPU copies while the settings are computed
+        copies = changed_agents(source)
+        values = (self._values.take(source[copies], 1) * factors).clip(self._low, self._high)
+        self._values[:, copies] = values
+        for name, column in zip(self._names, self._values, strict=True):
             population.set_settings(name, column)
-        self._iterations.append(population.iteration)
-        self._sources.append(source)
-        self._values.append(values)
-
-    def _perturbed(
-        self, parameter: SearchParameter, copies: NDArray[np.int64], sources: NDArray[np.int64], factors: FloatArray
-    ) -> FloatArray:
-        """Returns the values of a setting after the agents `copies` took those of the agents `sources`, times `factors`."""
-        before = self._values[-1][parameter.name]
-        after: FloatArray = before.copy()
-        after[copies] = parameter.clip(before[sources] * factors)
-        return after
+        self._changes.append((population.iteration, source, values))
 
     def schedule(self) -> PBTSchedule:
         """Returns what changed so far."""
-        sources = np.array(self._sources, np.int64).reshape(len(self._sources), self._args.num_agents)
-        settings = {name: np.stack([values[name] for values in self._values]) for name in self._values[0]}
-        return PBTSchedule(np.array(self._iterations, np.int64), sources, settings)
+        values = [self._last_values()]
+        for _, source, changed in self._changes:
+            values.append(values[-1].copy())
+            values[-1][:, changed_agents(source)] = changed
+        iterations, sources, settings = self._begun
+        return PBTSchedule(
+            np.concatenate([iterations, np.array([iteration for iteration, _, _ in self._changes], np.int64)]),
+            np.concatenate([sources, *(source[np.newaxis] for _, source, _ in self._changes)]),
+            {name: np.stack([*settings[name], *(each[k] for each in values[1:])]) for k, name in enumerate(self._names)},
+        )
 
 
 def last_returns(results: NDArray[np.float32]) -> FloatArray:
@@ -182,18 +211,16 @@ def last_returns(results: NDArray[np.float32]) -> FloatArray:
     return np.where(counts > 0, means, -np.inf)
 
 
-def choose_sources(scores: FloatArray, fraction: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Returns for each agent the one whose parameters it takes, (P,): for the worst ones random ones of the best.
+def choose_sources(scores: FloatArray, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns for each agent the one whose parameters it takes, (P,): for the C worst ones some of the C best.
 
     Args:
         scores: (P,): the higher the better.
-        fraction: the part of the agents that are the worst, and that are the best.
-        rng: draws the sources.
+        ranks: (C,): the ranks of the sources, 0 for the best agent. The last one is that of the worst agent's source.
     """
-    count = max(1, int(len(scores) * fraction))
     order = np.argsort(-scores, kind="stable")
     source = np.arange(len(scores))
-    source[order[-count:]] = order[rng.integers(count, size=count)]
+    source[order[-len(ranks) :]] = order[ranks]
     return source
 
 
@@ -235,7 +262,8 @@ def population_based_training(
     population_args = PopulationArgs(base, args.num_agents, (), *split_columns(first_values))
     state = None if begun is None else begun.result.state
     result = train_population(
-        population_args, after_launch, state, on_phase, args.interval, should_stop, on_results=on_results
+        population_args, after_launch, state, on_phase, args.interval, should_stop, on_results=on_results,
+        while_training=exploration.prepare,
     )  # fmt: skip
     if begun is not None:
         result = result._replace(history=begun.result.history.continued_by(result.history))

@@ -53,14 +53,6 @@ class SearchParameter(NamedTuple):
             return (values - self.low) / (self.high - self.low)
         return np.log(values / self.low) / (math.log(self.high) - math.log(self.low))
 
-    def clip(self, values: FloatArray) -> FloatArray:
-        """Returns the nearest values that the search allows.
-
-        Args:
-            values: (N,).
-        """
-        return values.clip(self.low, self.high)
-
 
 def require_search_space(parameters: Sequence[SearchParameter], base: PPOArgs) -> None:
     """Checks the settings that a search varies.

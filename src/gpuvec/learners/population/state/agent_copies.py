@@ -54,6 +54,15 @@ def make_agent_copy(ops: MemoryOps) -> DeviceFunction:
 COPY = Elementwise("copies of agents", (*ROWS, *COLUMNS, "agents", "num_floats", "num_copies"), make_agent_copy)
 
 
+def changed_agents(sources: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the agents that take what another one learned, in ascending order.
+
+    Args:
+        sources: (P,): the agent whose parameters each agent takes; the own number for one that keeps its own.
+    """
+    return np.flatnonzero(sources != np.arange(len(sources)))
+
+
 class AgentCopier:
     """Copies agents in place.
 

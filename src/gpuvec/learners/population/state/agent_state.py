@@ -18,7 +18,7 @@ from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.population.agent_metrics import RUNNING
 from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
 from gpuvec.learners.population.state.adam import AdamState
-from gpuvec.learners.population.state.agent_copies import AgentCopier
+from gpuvec.learners.population.state.agent_copies import AgentCopier, changed_agents
 from gpuvec.learners.population.state.initial_parameters import initial_parameters
 from gpuvec.learners.population.state.parameters import AgentLayout, ParameterLayout
 
@@ -107,7 +107,7 @@ class AgentState:
             ValueError: an agent is copied that does not keep what it has.
         """
         sources = np.asarray(source, np.int64)
-        changed = np.flatnonzero(sources != np.arange(len(sources)))
+        changed = changed_agents(sources)
         origins = sources[changed]
         if len(moved := origins[sources[origins] != origins]):
             raise ValueError(f"agent {moved[0]} is copied, so it must keep what it has, but it takes that of another one.")
