@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import partial, wraps
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -107,6 +108,64 @@ def test_code_does_not_depend_on_which_blocks_are_read_for_a_variable(monkeypatc
     monkeypatch.setattr(ssa, "_run_ssa", lambda blocks: rewritten.append(len(blocks)) or rewrite(blocks))
     assert compile_function(mixed) == code
     assert rewritten
+
+
+def interpret(function):
+    """The statements that Numba makes of the code of a function."""
+    from numba.cuda.core import bytecode, interpreter
+
+    identity = bytecode.FunctionIdentity.from_function(function)
+    return interpreter.Interpreter(identity).interpret(bytecode.ByteCode(identity))
+
+
+def with_statement(x):
+    with x:
+        return 1
+
+
+def with_dictionary(x):
+    numbers = {"a": x}
+    return {"b": x, **numbers}
+
+
+@pytest.mark.parametrize(
+    ("function", "step", "is_needed"),
+    [
+        (with_statement, "peep_hole_delete_with_exit", True),
+        (with_dictionary, "peep_hole_delete_with_exit", False),
+        (with_statement, "peep_hole_fuse_dict_add_updates", False),
+        (with_dictionary, "peep_hole_fuse_dict_add_updates", True),
+    ],
+)
+def test_steps_are_left_out_for_functions_that_do_not_need_them(monkeypatch, function, step, is_needed):
+    from numba.cuda.core import interpreter
+
+    limited = getattr(interpreter, step)
+    code = interpret(function).dump_to_string()
+    monkeypatch.setattr(interpreter, step, limited.__wrapped__)
+    assert interpret(function).dump_to_string() == code
+    monkeypatch.setattr(interpreter, step, lambda code: code)
+    assert (interpret(function).dump_to_string() != code) == is_needed
+
+
+def with_array_of_list(x):
+    return np.array([1, 2, x])
+
+
+def with_array_of_tuple(x):
+    return np.array((1, 2, x))
+
+
+@pytest.mark.parametrize(("function", "num_searched"), [(with_array_of_list, 1), (with_array_of_tuple, 0)])
+def test_arrays_of_lists_are_searched_in_blocks_with_lists(monkeypatch, function, num_searched):
+    from numba.cuda.core import inline_closurecall
+
+    searched = []
+    monkeypatch.setattr(inline_closurecall, "_inline_const_arraycall", lambda block, *args: searched.append(block) or block)
+    code = interpret(function)
+    rewrite = inline_closurecall.RewriteArrayOfConsts(SimpleNamespace(typingctx=None))
+    assert [rewrite.match(code, block, {}, {"call": "type"}) for block in code.blocks.values()] == [bool(num_searched)]
+    assert len(searched) == num_searched
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,15 @@ DefinePipelines = Callable[[Any], list[Any]]
 CLOSURE_INSTRUCTIONS = frozenset(dis.opmap.get(name) for name in ("MAKE_FUNCTION", "BUILD_LIST", "LOAD_CLOSURE"))
 
 
+def _instructions(*words: str) -> frozenset[int | None]:
+    """The numbers of the instructions whose names contain one of the words."""
+    return frozenset(number for name, number in dis.opmap.items() if any(word in name for word in words))
+
+
+WITH_INSTRUCTIONS = _instructions("WITH", "LOAD_SPECIAL")
+DICT_INSTRUCTIONS = _instructions("DICT", "MAP")
+
+
 def run_passes_directly(machinery: NumbaModule, errors: NumbaModule, define_pipelines: DefinePipelines) -> DefinePipelines:
     """Wraps the method `define_pipelines` of a class of compilers, such that its passes run one after the other.
 
@@ -61,6 +70,34 @@ def run_passes_directly(machinery: NumbaModule, errors: NumbaModule, define_pipe
         return direct_managers
 
     return define_direct_pipelines
+
+
+def skip_steps_without_instructions(interpreter: NumbaModule, closures: NumbaModule) -> None:
+    """Makes numba-cuda search for `with` statements, dictionaries and lists only where there are any.
+
+    Two steps list the variables of all statements for the first two, and a pass looks up each call for arrays of lists.
+
+    Args:
+        interpreter: numba-cuda's module `core.interpreter`.
+        closures: numba-cuda's module `core.inline_closurecall`.
+    """
+
+    def limit(step: Callable[[Any], Any], instructions: frozenset[int | None]) -> Callable[[Any], Any]:
+        @wraps(step)
+        def step_if_needed(function: Any) -> Any:
+            return step(function) if has_instructions(function.func_id.code, instructions) else function
+
+        return step_if_needed
+
+    interpreter.peep_hole_delete_with_exit = limit(interpreter.peep_hole_delete_with_exit, WITH_INSTRUCTIONS)
+    interpreter.peep_hole_fuse_dict_add_updates = limit(interpreter.peep_hole_fuse_dict_add_updates, DICT_INSTRUCTIONS)
+    match = closures.RewriteArrayOfConsts.match
+
+    @wraps(match)
+    def match_lists(self: Any, function: Any, block: Any, *types: Any) -> bool:
+        return any(block.find_exprs("build_list")) and match(self, function, block, *types)
+
+    closures.RewriteArrayOfConsts.match = match_lists
 
 
 def compute_lifetimes_on_demand(postproc: NumbaModule) -> None:
@@ -157,5 +194,10 @@ def may_have_closures(code: CodeType) -> bool:
     Args:
         code: of the function.
     """
+    return "reduce" in code.co_names or has_instructions(code, CLOSURE_INSTRUCTIONS)
+
+
+def has_instructions(code: CodeType, numbers: frozenset[int | None]) -> bool:
+    """Whether the code of a function has an instruction with one of the `numbers`."""
     # Each instruction has two bytes, and the first is its number.
-    return "reduce" in code.co_names or not CLOSURE_INSTRUCTIONS.isdisjoint(code.co_code[::2])
+    return not numbers.isdisjoint(code.co_code[::2])

@@ -46,6 +46,7 @@ from gpuvec.engine.compiler.pass_pipeline import (
     count_assignments_once,
     list_variables_directly,
     run_passes_directly,
+    skip_steps_without_instructions,
 )
 from gpuvec.engine.compiler.single_assignment import rewrite_blocks_with_variable
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Signature
@@ -83,6 +84,50 @@ def _import_without_linear_algebra() -> None:
     arraymath.ensure_blas = import_blas
 
 
+def _change_compiler() -> None:
+    """Changes classes and functions of numba-cuda such that they repeat no work."""
+    from numba.cuda import cgutils, dispatcher, lowering, types
+    from numba.cuda.codegen import CUDACodeLibrary
+    from numba.cuda.compiler import CUDACompiler, CUDANativeLowering
+    from numba.cuda.core import (
+        base,
+        callconv,
+        compiler_machinery,
+        errors,
+        inline_closurecall,
+        interpreter,
+        ir,
+        postproc,
+        ssa,
+    )
+    from numba.cuda.core.targetconfig import ConfigStack
+    from numba.cuda.cudadrv import nvvm
+    from numba.cuda.datamodel import ArgPacker
+    from numba.cuda.dispatcher import CUDADispatcher
+    from numba.cuda.target import CUDATargetContext, CUDATypingContext
+
+    look_up_global = infer_operators_once(_numba_cuda_api(), CUDATypingContext._lookup_global)
+    CUDATypingContext._lookup_global = look_up_global
+    define_pipelines = run_passes_directly(compiler_machinery, errors, CUDACompiler.define_pipelines)
+    CUDACompiler.define_pipelines = define_pipelines
+    compute_lifetimes_on_demand(postproc)
+    skip_steps_without_instructions(interpreter, inline_closurecall)
+    compile_for_caller(dispatcher, ConfigStack)
+    widen_literals(CUDADispatcher)
+    pass_tuples_whole(CUDANativeLowering, callconv, types, ArgPacker)
+    link_modules_once(CUDACodeLibrary)
+    verify_on_request(nvvm.CompilationUnit)
+    replace_where_needed(nvvm)
+    refresh_changed_registries(CUDATypingContext)
+    refresh_changed_registries(CUDATargetContext)
+    find_location_arguments_in_code(base)
+    store_constant_arrays_as_bytes(CUDATargetContext, cgutils, types)
+    list_variables_directly(ir)
+    count_assignments_once(lowering)
+    rewrite_blocks_with_variable(ssa)
+    register_counted_range(_numba_cuda_api())
+
+
 def _import_cuda() -> NumbaModule:
     """`numba.cuda`. NumPy 2.5 dropped `row_stack`, an alias of `vstack`, which numba-cuda 0.30 looks up when it is imported."""
     is_missing = not hasattr(np, "row_stack")
@@ -98,38 +143,10 @@ def _import_cuda() -> NumbaModule:
 
                 FakeCUDAShared.array = _shared_array
             else:
-                import numba.cuda.np.arrayobj  # this module looks `row_stack` up
+                import numba.cuda.np.arrayobj  # noqa: F401  # it looks `row_stack` up
 
                 _import_without_linear_algebra()
-                from numba.cuda import cgutils
-                from numba.cuda.codegen import CUDACodeLibrary
-                from numba.cuda.compiler import CUDACompiler, CUDANativeLowering
-                from numba.cuda.core import base, callconv, compiler_machinery, errors, postproc, ssa
-                from numba.cuda.core.targetconfig import ConfigStack
-                from numba.cuda.cudadrv import nvvm
-                from numba.cuda.datamodel import ArgPacker
-                from numba.cuda.dispatcher import CUDADispatcher
-                from numba.cuda.target import CUDATargetContext, CUDATypingContext
-
-                look_up_global = infer_operators_once(_numba_cuda_api(), CUDATypingContext._lookup_global)
-                CUDATypingContext._lookup_global = look_up_global
-                define_pipelines = run_passes_directly(compiler_machinery, errors, CUDACompiler.define_pipelines)
-                CUDACompiler.define_pipelines = define_pipelines
-                compute_lifetimes_on_demand(postproc)
-                compile_for_caller(numba.cuda.dispatcher, ConfigStack)
-                widen_literals(CUDADispatcher)
-                pass_tuples_whole(CUDANativeLowering, callconv, numba.cuda.types, ArgPacker)
-                link_modules_once(CUDACodeLibrary)
-                verify_on_request(nvvm.CompilationUnit)
-                replace_where_needed(nvvm)
-                refresh_changed_registries(CUDATypingContext)
-                refresh_changed_registries(CUDATargetContext)
-                find_location_arguments_in_code(base)
-                store_constant_arrays_as_bytes(CUDATargetContext, cgutils, numba.cuda.types)
-                list_variables_directly(numba.cuda.core.ir)
-                count_assignments_once(numba.cuda.lowering)
-                rewrite_blocks_with_variable(ssa)
-                register_counted_range(_numba_cuda_api())
+                _change_compiler()
     finally:
         if is_missing:
             del np.row_stack
