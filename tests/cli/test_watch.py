@@ -71,11 +71,11 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["watch"], "name at least one policy: a run folder, a policy file, or one of CartPole-v1"),
+            (["watch"], "name at least one policy: a run folder, a policy file, or one of Acrobot-v1, "),
             (["watch", "CartPole-v1", "--rows", "0"], "rows must be at least 1, got 0"),
             (["watch", "CartPole-v1", "--steps", "0"], "steps must be at least 1, got 0"),
             (["watch", "no-such-run"], "there is no policy 'no-such-run'"),
-            (["demo", "no-such-game"], "there is no demo 'no-such-game'; those that come with gpuvec are CartPole-v1"),
+            (["demo", "no-such-game"], "there is no demo 'no-such-game'; those that come with gpuvec are Acrobot-v1, "),
         ],
     )
     def test_wrong_arguments(self, arguments, message, folder, capsys) -> None:
