@@ -8,7 +8,6 @@ Letters: R rows, B rows that are gathered.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpuvec.engine.layout.buffers import max_word_bytes
+
 THREADS, UNROLL = 256, 4  # of a block; loads of a thread that are in flight
 BLOCKS_PER_MULTIPROCESSOR = 8
-MAX_WORD_BYTES = 16
 MAX_WORDS = 2**31  # of the gathered rows of a tensor, whose words have numbers of 32 bits
 
 
@@ -53,7 +53,7 @@ def row_bytes(x: Tensor) -> int:
 
 def word_bytes(x: Tensor) -> int:
     """Returns the size of the words in which the rows of `x`, (R, ...) contiguous, are copied."""
-    return math.gcd(MAX_WORD_BYTES, row_bytes(x), x.data_ptr())
+    return max_word_bytes(row_bytes(x) | x.data_ptr())  # sizes of words are powers of two
 
 
 def gather_kernel(rows: tuple[tuple[int, int], ...]) -> Any:
