@@ -14,7 +14,6 @@
 
 constexpr int TILES = IMAGES / 16, OUTPUT_TILES = OUTPUTS / 8;
 constexpr int ROUNDS = (TAP_ROWS + 3) / 4, LANE_TAPS = 3 * ROUNDS, STEPS = (LANE_TAPS + 1) / 2;
-constexpr int DISTANCE = image_distance(IMAGE_SIZE);
 
 // The filter of a column of one half.
 __device__ __forceinline__ int filter_number(int half, int column) { return column / 2 * 4 + 2 * half + column % 2; }
@@ -110,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) convolution_linear(cons
         const int group_count = (int)(left_over < BLOCK_IMAGES ? left_over : BLOCK_IMAGES), count = group_count - warp * IMAGES;
         float sums[TILES][OUTPUT_TILES][4] = {};
         __syncthreads();
-        copy_rows<IMAGE_SIZE, DISTANCE>(images, b.images + group_first * IMAGE_SIZE, group_count);
+        copy_rows<IMAGE_SIZE>(images, b.images + group_first * IMAGE_SIZE, group_count);
         copy_weights(address, b.packed, 0);
         float* lane_features = b.features + (first + g) * PLACES * FILTERS + 4 * t;
         unsigned short* lane_bits = (unsigned short*)b.is_positive + (first + g) * PLACES + t;

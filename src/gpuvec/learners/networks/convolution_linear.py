@@ -49,6 +49,18 @@ class LayersShape(NamedTuple):
     outputs: int  # N
     has_relu: bool  # whether a ReLU is behind the linear layer
 
+    def image_distance(self, kernel: str) -> int:
+        """Returns the bytes from one image to the next in shared memory.
+
+        As words of 32 bits they are 4 modulo 16, so that lanes have different banks.
+
+        Args:
+            kernel: its name.
+        """
+        channels, height, width = self.images.image_shape
+        bit_bytes = 2 * self.images.places if kernel == "convolution_linear_gradient" else 0
+        return (channels * height * width + bit_bytes + 47) // 64 * 64 + 16
+
     def shared_bytes(self, images: int, kernel: str) -> int:
         """Returns the bytes of shared memory of a block.
 
@@ -56,10 +68,7 @@ class LayersShape(NamedTuple):
             images: those of a block.
             kernel: its name.
         """
-        channels, height, width = self.images.image_shape
-        bit_bytes = 2 * self.images.places if kernel == "convolution_linear_gradient" else 0
-        distance = (channels * height * width + bit_bytes + 47) // 64 * 64 + 16
-        return STAGES * STAGE_PLACES * FILTERS * self.outputs * 4 + images * distance
+        return STAGES * STAGE_PLACES * FILTERS * self.outputs * 4 + images * self.image_distance(kernel)
 
 
 def layer_kernels(shape: LayersShape, images: int = IMAGES, warps: int = WARPS) -> dict[str, CudaSource]:
@@ -75,11 +84,12 @@ def layer_kernels(shape: LayersShape, images: int = IMAGES, warps: int = WARPS) 
         "CHANNELS": channels, "HEIGHT": height, "WIDTH": width, "PIXEL": "unsigned char", "IS_BF16": 0,
         "OUTPUTS": shape.outputs, "HAS_RELU": int(shape.has_relu), "IMAGES": images, "THREADS": 32 * warps,
     }  # fmt: skip
-    names, threads, kernels = (tuple(MEMBERS.items()), tuple(constants.items())), 32 * warps, {}
+    members, threads, kernels = tuple(MEMBERS.items()), 32 * warps, {}
     sums_bytes = 4 * warps * FILTERS * (shape.images.taps + 1)
     for name in ("convolution_linear", "convolution_linear_gradient"):
         shared_bytes = max(shape.shared_bytes(images * warps, name), sums_bytes)
-        kernels[name] = CudaSource(Path(__file__).with_name(f"{name}.cu"), name, *names, threads, shared_bytes)
+        macros = tuple({**constants, "DISTANCE": shape.image_distance(name)}.items())
+        kernels[name] = CudaSource(Path(__file__).with_name(f"{name}.cu"), name, members, macros, threads, shared_bytes)
     return kernels
 
 

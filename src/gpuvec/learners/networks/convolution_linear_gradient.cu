@@ -13,7 +13,7 @@
 constexpr int STEPS = OUTPUTS / 8, TILES = IMAGES / 8, ROUNDS = (TAPS + 8) / 8;
 constexpr int PARTIAL_SIZE = FILTERS * (TAPS + 1);
 // In shared memory an image has the bits of its results behind its pixels.
-constexpr int BITS_SIZE = 2 * PLACES, DISTANCE = image_distance(IMAGE_SIZE + BITS_SIZE);
+constexpr int BITS_SIZE = 2 * PLACES;
 constexpr u32 ONE = 0x3F800000u;  // the bits of 1.0f
 
 // The right fragments of the images of this lane, of which `count` exist: the gradients of the outputs.
@@ -71,8 +71,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) convolution_linear_grad
         const int count = (int)(left_over < BLOCK_IMAGES ? left_over : BLOCK_IMAGES);
         u32 right[TILES][STEPS][2];
         __syncthreads();
-        copy_rows<IMAGE_SIZE, DISTANCE>(images, b.images + first * IMAGE_SIZE, count);
-        copy_rows<BITS_SIZE, DISTANCE>(images + IMAGE_SIZE, (const char*)b.is_positive + first * BITS_SIZE, count);
+        copy_rows<IMAGE_SIZE>(images, b.images + first * IMAGE_SIZE, count);
+        copy_rows<BITS_SIZE>(images + IMAGE_SIZE, (const char*)b.is_positive + first * BITS_SIZE, count);
         copy_weights(address, b.packed, 0);
         load_gradients(right, b.out_gradient + warp_first * OUTPUTS, count - warp * IMAGES, g, t);
 #pragma unroll 1

@@ -4,7 +4,8 @@
 // of four successive places of the filter, while the next ones are copied. A lane loads the weights of two outputs and two filters
 // at once, 2q and 2q + 1 of both, as (place, pair of outputs, pair of filters, output, filter).
 //
-// Macros: those of image_tiles.cuh, with float32 results and pixels of uint8; OUTPUTS (of the linear layer), IMAGES (of a warp).
+// Macros: those of image_tiles.cuh, with float32 results and pixels of uint8; OUTPUTS (of the linear layer), IMAGES (of a
+// warp), DISTANCE (in bytes, from one image to the next in shared memory).
 #pragma once
 #include "image_tiles.cuh"
 
@@ -12,9 +13,6 @@ constexpr int QUADS = PLACES / 4, QUAD_BYTES = 4 * OUTPUTS * FILTERS * 4;
 constexpr int BLOCK_IMAGES = WARPS * IMAGES;
 static_assert(sizeof(PIXEL) == 1 && !IS_BF16 && COLUMNS % 4 == 0 && PLACES % 8 == 0 && IMAGE_SIZE % 16 == 0 && OUTPUTS % 16 == 0,
     "these images or outputs are not supported");
-
-// The distance of images in shared memory that have so many bytes. In words it is 4 modulo 16, so that lanes have different banks.
-__device__ constexpr int image_distance(int bytes) { return (bytes + 47) / 64 * 64 + 16; }
 
 // Copies 16 bytes to shared memory; they are there after `wait_for_copies`.
 __device__ __forceinline__ void copy(u32 target, const void* source) {
@@ -26,7 +24,7 @@ __device__ __forceinline__ void wait_for_copies() {
 }
 
 // Copies `count` rows of BYTES bytes, which are DISTANCE bytes from each other in shared memory.
-template <int BYTES, int DISTANCE> __device__ __forceinline__ void copy_rows(u32 target, const void* rows, int count) {
+template <int BYTES> __device__ __forceinline__ void copy_rows(u32 target, const void* rows, int count) {
     constexpr int PIECES = BYTES / 16;
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * PIECES; i += THREADS)
