@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -72,6 +75,30 @@ def test_gradients_of_a_layer_on_a_gpu_equal_those_of_torch_each_time(layer_clas
         counter = layer.block_counter(x.device)
         assert counter is layer.block_counter(x.device)
         assert int(counter) == 0
+
+
+@pytest.mark.gpu
+def test_threads_pass_their_own_arguments(gpu) -> None:
+    """Trainings in two threads of a process, as those of a search may be, launch the same kernels."""
+
+    def launch_often(k: int) -> list[torch.Tensor]:
+        out_gradient = torch.full((rows, columns), float(k), device=gpu)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            sums = [bias_gradient(out_gradient)[1] for _ in range(500)]
+            torch.cuda.current_stream().synchronize()
+        return sums
+
+    rows, columns = 3, 8
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            results = list(threads.map(launch_often, (1, 2)))
+    finally:
+        sys.setswitchinterval(interval)
+    for k, sums in zip((1, 2), results, strict=True):
+        assert torch.equal(torch.stack(sums), torch.full((500, columns), float(rows * k), device=gpu))
 
 
 def test_layers_on_a_cpu_need_no_counter_of_blocks() -> None:

@@ -11,6 +11,7 @@ import hashlib
 import platform
 import re
 import struct
+import threading
 from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
@@ -194,19 +195,22 @@ def make_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
     pack = struct.Struct("".join(STRUCT_FORMATS.get(kind, "Q") for _, kind in kernel.members)).pack_into
     arguments: Any = np.zeros(len(names), np.uint64)
     octets, pointer = memoryview(arguments).cast("B"), np.array([arguments.ctypes.data], np.uint64)
-    has_dependent_launch = is_supported(cc)
+    has_dependent_launch, lock = is_supported(cc), threading.Lock()
 
     # The driver has only a handle of what `keep` holds.
     def launch(
         stream: int, grid: tuple[int, ...], *, dependent_launch: bool = False, keep: object = loaded, **members: float
     ) -> None:
-        pack(octets, 0, *(members.pop(name, 0) for name in names))
+        values = [members.pop(name, 0) for name in names]
         assert not members, f"{kernel.name} has no {', '.join(members)}"
         config = driver_launch_config(
             grid, kernel.threads, kernel.shared_bytes, dependent=dependent_launch and has_dependent_launch
         )
         config.hStream = stream
-        check_driver(driver.cuLaunchKernelEx(config, function, pointer.ctypes.data, 0), "launched")
+        with lock:  # Threads of the host share the memory of the arguments.
+            pack(octets, 0, *values)
+            status = driver.cuLaunchKernelEx(config, function, pointer.ctypes.data, 0)
+        check_driver(status, "launched")
 
     return launch
 
