@@ -70,13 +70,23 @@ def replace_where_needed(nvvm: NumbaModule) -> None:
 def widen_literals(dispatcher_class: type) -> None:
     """Compiles inlined functions once for all literal arguments of a type, as `inline_function` does on a CPU.
 
+    For further calls with the same types, numba-cuda would bind the arguments and declare a class of signatures again.
+
     Args:
         dispatcher_class: the class into which numba-cuda wraps functions that Numba has compiled for the CPU.
     """
     template = dispatcher_class.get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
     def get_call_template(self: Any, args: Sequence[NumbaType], kws: dict[str, NumbaType]) -> Any:
-        return template(self, *(without_literals(args, kws) if is_inline(self.py_func) else (args, kws)))
+        if not is_inline(self.py_func):
+            return template(self, args, kws)
+        args, kws = without_literals(args, kws)
+        if kws:
+            return template(self, args, kws)
+        templates = self.__dict__.setdefault("_templates_by_types", {})
+        if args not in templates:
+            templates[args] = template(self, args, kws)
+        return templates[args]
 
     dispatcher_class.get_call_template = get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
 

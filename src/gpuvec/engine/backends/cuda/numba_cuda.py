@@ -33,6 +33,13 @@ from gpuvec.engine.backends.cuda.compiled_functions import (
 )
 from gpuvec.engine.backends.cuda.constant_arrays import store_constant_arrays_as_bytes
 from gpuvec.engine.backends.cuda.dependent_launch import make_wait_for_previous
+from gpuvec.engine.backends.cuda.type_inference import (
+    compute_sizes_once,
+    infer_functions_without_loops_once,
+    look_up_functions_first,
+    omit_texts_of_statements,
+    record_warnings_once,
+)
 from gpuvec.engine.compiler.array_ops import ArrayOps, cpu_array_ops, make_array_ops
 from gpuvec.engine.compiler.counted_range import register_counted_range
 from gpuvec.engine.compiler.extern_call import extern_c_call
@@ -86,7 +93,7 @@ def _import_without_linear_algebra() -> None:
 
 def _change_compiler() -> None:
     """Changes classes and functions of numba-cuda such that they repeat no work."""
-    from numba.cuda import cgutils, dispatcher, lowering, types
+    from numba.cuda import cgutils, dispatcher, extending, lowering, types
     from numba.cuda.codegen import CUDACodeLibrary
     from numba.cuda.compiler import CUDACompiler, CUDANativeLowering
     from numba.cuda.core import (
@@ -99,6 +106,7 @@ def _change_compiler() -> None:
         ir,
         postproc,
         ssa,
+        typeinfer,
     )
     from numba.cuda.core.targetconfig import ConfigStack
     from numba.cuda.cudadrv import nvvm
@@ -125,6 +133,11 @@ def _change_compiler() -> None:
     list_variables_directly(ir)
     count_assignments_once(lowering)
     rewrite_blocks_with_variable(ssa)
+    infer_functions_without_loops_once(typeinfer.TypeInferer)
+    record_warnings_once(typeinfer.ConstraintNetwork)
+    look_up_functions_first(CUDATypingContext, extending._Intrinsic)
+    omit_texts_of_statements(lowering)
+    compute_sizes_once(CUDATargetContext)
     register_counted_range(_numba_cuda_api())
 
 
