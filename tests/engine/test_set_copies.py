@@ -13,8 +13,10 @@ from tests.support.arrays import host, on_device
 
 from gpuvec import Bools, Floats, Int8s, Ints, Key, SingleAgentEnv, UInt8s
 from gpuvec.engine.compiler.array_ops import cpu_array_ops
+from gpuvec.engine.compiler.copy_types import BlockCopy
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.unrolled_copies import BlockCopy, copy_segments
+from gpuvec.engine.multi_agent.set_copies import WORDS
+from gpuvec.engine.multi_agent.unrolled_copies import copy_segments
 from gpuvec.vector.env import VectorEnv
 
 
@@ -118,7 +120,6 @@ def test_a_step_changes_the_elements_that_it_writes_alone(backend, monkeypatch, 
 )
 def test_only_copies_of_several_small_words_share_a_segment(word_bytes, words_of_block, num_segments):
     """Loops over words of 16 bytes are as fast, and registers hold 32 words of two bytes."""
-    ctx = SimpleNamespace(launch=MultiAgentLaunch(2, 256, split=False, stage_state=True), array_ops=cpu_array_ops())
-    load = store = lambda *arguments: None
-    copy = BlockCopy("state", word_bytes, "0", words_of_block, "m", "w.a", 0, 1, True, np.uint8, np.uint8(0), load, store)
+    ctx = SimpleNamespace(launch=MultiAgentLaunch(1, 256, split=False, stage_state=True), array_ops=cpu_array_ops())
+    copy = BlockCopy("state", words_of_block * word_bytes, WORDS[word_bytes], array="a")
     assert len(copy_segments(ctx, [copy, copy])) == num_segments

@@ -15,8 +15,9 @@ from gpuvec.engine.compiler.array_stores import (
     make_store_strided,
 )
 from gpuvec.engine.compiler.array_views import make_assume_below, make_numba_array, make_subarray, make_view
-from gpuvec.engine.compiler.array_words import make_load_words, make_store_words
 from gpuvec.engine.compiler.atomic_updates import make_atomic_update, make_compare_exchange
+from gpuvec.engine.compiler.block_copies import make_block_copies
+from gpuvec.engine.compiler.copy_types import BlockCopy, CopyLaunch
 from gpuvec.engine.compiler.integer_ops import (
     make_add_nonnegative,
     make_assume_nonnegative,
@@ -58,9 +59,9 @@ class ArrayOps(NamedTuple):
             `start + f * stride` of an array.
         copy_float4: `copy_float4(buffer, index, array, start)` copies four float32 from an array to a buffer with a streaming
             store. Both places are aligned to 16 bytes.
-        load_words: `load_words(array, start, like)` returns the `len(like)` integers of `like`'s type whose bytes begin at
-            element `start` of a one-dimensional array of any dtype. The first byte is aligned to the size of the tuple.
-        store_words: `store_words(array, start, values)` writes a tuple of integers to such bytes.
+        block_copies: `block_copies(copies, launch)(b, w, e0, m, thread, store)` runs copies between buffers of the batch `b`
+            and arrays of the work `w` (see `copy_types`), for the `m` envs of a block from `e0` on. For copies without an
+            array, `store(w, x, value)` stores word x of the block; for others, `store` is None.
         ordered_bits: `ordered_bits(x)` returns a uint32; these have the same order as the float32 `x`.
         pack_key: `pack_key(x, low_mask, n)` returns the bits of the float32 `x` as an int32, in which `n` replaces the bits of
             `low_mask`. Keys have the same order as `x` where `x` is not negative.
@@ -89,8 +90,7 @@ class ArrayOps(NamedTuple):
     scatter_strided: DeviceFunction
     store_strided: DeviceFunction
     copy_float4: DeviceFunction
-    load_words: DeviceFunction
-    store_words: DeviceFunction
+    block_copies: Callable[[tuple[BlockCopy, ...], CopyLaunch], DeviceFunction]
     ordered_bits: DeviceFunction
     pack_key: DeviceFunction
     atomic_exchange: DeviceFunction
@@ -116,8 +116,7 @@ def make_array_ops(numba: NumbaApi) -> ArrayOps:
         scatter_strided=make_scatter_strided(numba),
         store_strided=make_store_strided(numba),
         copy_float4=make_copy_float4(numba),
-        load_words=make_load_words(numba),
-        store_words=make_store_words(numba),
+        block_copies=make_block_copies(numba),
         ordered_bits=make_ordered_bits(numba),
         pack_key=make_pack_key(numba),
         atomic_exchange=make_atomic_exchange(numba),

@@ -10,20 +10,20 @@ import math
 
 import numpy as np
 
-from gpuvec.engine.compiler.memory_ops import row_of
+from gpuvec.engine.compiler.copy_types import BlockCopy, WordType
 from gpuvec.engine.layout.buffers import max_word_bytes
 from gpuvec.engine.layout.schema import PACKED_BUFFERS
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.segments import Segment
 from gpuvec.engine.multi_agent.state_layout import StateLayout
-from gpuvec.engine.multi_agent.unrolled_copies import BlockCopy, copy_segments
+from gpuvec.engine.multi_agent.unrolled_copies import copy_segments
 
 WORDS = {
-    16: row_of(np.uint32, 4),
-    8: row_of(np.uint32, 2),
-    4: row_of(np.uint32, 1),
-    2: row_of(np.uint16, 1),
-    1: row_of(np.uint8, 1),
+    16: WordType(np.uint32, 4),
+    8: WordType(np.uint32, 2),
+    4: WordType(np.uint32),
+    2: WordType(np.uint16),
+    1: WordType(np.uint8),
 }
 
 
@@ -47,27 +47,12 @@ def _field_copy(ctx: MultiAgentContext, layout: StateLayout, field: str, is_load
     # bytes behind its last whole word.
     word_bytes = max_word_bytes(ctx.launch.envs_per_block * env_bytes)
     rest_bytes = max_word_bytes(env_bytes)
-    copy = _copy_in_words(ctx, layout, field, is_load, word_bytes)
-    return copy._replace(rest=_copy_in_words(ctx, layout, field, is_load, rest_bytes)) if word_bytes > rest_bytes else copy
-
-
-def _copy_in_words(ctx: MultiAgentContext, layout: StateLayout, field: str, is_load: bool, word_bytes: int) -> BlockCopy:
-    """The copy of a field in words of `word_bytes` bytes."""
-    buffer, ops, array_ops = layout.set_fields[field], ctx.ops, ctx.array_ops
-    item_bytes = np.dtype(buffer.dtype).itemsize
-    env_bytes = math.prod(buffer.shape) * item_bytes
     return BlockCopy(
         buffer=f"state_{field}",
-        word_bytes=word_bytes,
-        first_word=f"e0 * {env_bytes} // {word_bytes}",
-        words_of_block=ctx.launch.envs_per_block * env_bytes // word_bytes,
-        num_words=f"m * {env_bytes} // {word_bytes}",
-        array=f"w.{PACKED_BUFFERS[buffer.dtype]}",
+        env_bytes=env_bytes,
+        word=WORDS[word_bytes],
+        rest_word=WORDS[rest_bytes] if word_bytes > rest_bytes else None,
+        array=PACKED_BUFFERS[buffer.dtype],
         offset=layout.offsets[field],
-        items_per_word=word_bytes // item_bytes,
         is_load=is_load,
-        like=WORDS[word_bytes],
-        placeholder=WORDS[word_bytes],
-        load=ops.load_row if is_load else array_ops.load_words,
-        store=array_ops.store_words if is_load else ops.store_row,
     )

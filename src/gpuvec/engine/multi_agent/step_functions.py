@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpuvec.engine.compiler.copy_types import BlockCopy, WordType
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
@@ -27,7 +28,7 @@ from gpuvec.engine.multi_agent.state_layout import (
     TIME,
     VOTES_AGAINST,
 )
-from gpuvec.engine.multi_agent.unrolled_copies import BlockCopy, copy_segments
+from gpuvec.engine.multi_agent.unrolled_copies import copy_segments
 from gpuvec.phases import Assign, Each
 from gpuvec.random import Key
 
@@ -97,21 +98,12 @@ def stage_action_segments(ctx: MultiAgentContext) -> list[Segment]:
 
     copy = BlockCopy(
         buffer="action",
-        word_bytes=np.dtype(dtype).itemsize,
-        first_word=f"e0 * {ctx.num_agents * K}",
-        words_of_block=ctx.launch.envs_per_block * ctx.num_agents * K,
-        num_words=f"m * {ctx.num_agents * K}",
-        array="w",
-        offset=0,
-        items_per_word=1,
-        is_load=True,
-        like=dtype,
-        placeholder=dtype(0),
+        env_bytes=ctx.num_agents * K * np.dtype(dtype).itemsize,
+        word=WordType(dtype),
         # Validation reads each action a second time, so a load must not mark it for early eviction from the cache.
-        load=ctx.ops.load if ctx.options.validate else ctx.ops.load_streaming,
-        store=store,
+        evict_first=not ctx.options.validate,
     )
-    return copy_segments(ctx, [copy])
+    return copy_segments(ctx, [copy], store)
 
 
 def make_active_flags(ctx: MultiAgentContext) -> DeviceFunction:
