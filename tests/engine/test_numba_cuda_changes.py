@@ -15,6 +15,7 @@ from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.compiled_functions import verified_modules
 from gpuvec.engine.compiler import functions
 from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.pass_pipeline import has_loops
 
 pytestmark = [
     pytest.mark.compile,
@@ -85,6 +86,57 @@ def test_code_does_not_depend_on_unused_lifetimes(monkeypatch):
     monkeypatch.setattr(PostProcessor, "run", PostProcessor.run.__wrapped__)
     assert "collatz" in code
     assert compile_ptx() == code
+
+
+def without_loops(x):
+    total = 3
+    if x > 2:
+        total = x * 5
+    elif x < 0:
+        return total
+    return total + x
+
+
+def test_loops_alone_are_rewritten():
+    from numba.cuda.core.transforms import canonicalize_cfg
+
+    blocks = interpret(without_loops).blocks
+    assert len(blocks) > 3
+    assert not has_loops(blocks)
+    assert canonicalize_cfg(blocks) == blocks
+
+
+def test_pipelines_are_analyzed_once():
+    from numba.cuda.compiler import DefaultPassBuilder
+
+    def make_manager(no_rewrites):
+        flags = SimpleNamespace(no_rewrites=no_rewrites, enable_ssa=True)
+        return DefaultPassBuilder.define_untyped_pipeline(SimpleNamespace(func_ir=None, flags=flags))
+
+    managers = [make_manager(no_rewrites) for no_rewrites in (False, True, False)]
+    analyze = type(managers[0]).dependency_analysis
+    assert [manager._analysis for manager in managers] == [analyze.__wrapped__(manager) for manager in managers]
+    assert managers[0]._analysis is managers[2]._analysis
+    assert managers[0]._analysis != managers[1]._analysis
+
+
+def test_options_in_symbols_are_those_of_numba(monkeypatch):
+    from numba.cuda.core import targetconfig
+    from numba.cuda.flags import CUDAFlags
+
+    def make_flags(**options):
+        flags = CUDAFlags()
+        for name, value in options.items():
+            setattr(flags, name, value)
+        return flags
+
+    options = ({}, {"nvvm_options": {"opt": 3}}, {"nvvm_options": {"opt": 0}}, {"forceinline": True})
+    name = CUDAFlags.get_mangle_string
+    expected = [name.__wrapped__(make_flags(**values)) for values in options]
+    assert [make_flags(**values).get_mangle_string() for values in options] == expected
+    assert len(set(expected)) == 4
+    monkeypatch.setattr(targetconfig, "zlib", None)
+    assert [make_flags(**values).get_mangle_string() for values in options] == expected
 
 
 def test_code_does_not_depend_on_which_blocks_are_read_for_a_variable(monkeypatch):
@@ -387,5 +439,6 @@ def test_singly_assigned_variables_are_those_of_numba(monkeypatch):
 
     monkeypatch.setattr(Lower, "_find_singly_assigned_variable", find_both)
     compile_function(loops)
+    compile_function(lambda x: np.int32(x * 2 + 1))
     assert any(expected for expected, _ in found)
     assert all(expected == singly_assigned for expected, singly_assigned in found)

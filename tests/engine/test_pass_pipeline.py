@@ -2,6 +2,7 @@
 
 import re
 from functools import reduce
+from types import SimpleNamespace
 
 import pytest
 from numba.core import types
@@ -9,7 +10,7 @@ from numba.core.compiler import Compiler
 from numba.core.errors import NumbaError
 
 from gpuvec.engine.compiler.functions import make_dispatcher
-from gpuvec.engine.compiler.pass_pipeline import may_have_closures
+from gpuvec.engine.compiler.pass_pipeline import has_loops, may_have_closures
 
 
 def branches(x, y):
@@ -64,3 +65,12 @@ def test_results_are_those_of_numba(function):
 def test_closures_are_recognized():
     assert [may_have_closures(f.__code__) for f in (branches, closure, reduction, wrong_type)] == [False, True, True, False]
     assert may_have_closures((lambda n: [k * k for k in range(n)]).__code__)
+
+
+def test_loops_are_recognized():
+    def block(*targets):
+        return SimpleNamespace(terminator=SimpleNamespace(get_targets=lambda: targets))
+
+    assert not has_loops({0: block(4, 8), 4: block(8), 8: block()})
+    assert has_loops({0: block(4), 4: block(4, 8), 8: block()})
+    assert has_loops({0: block(8), 8: block(), 4: block(8)})

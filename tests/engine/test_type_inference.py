@@ -90,15 +90,6 @@ def test_functions_of_other_packages_are_inferred_as_by_numba():
     assert infer(straight, TypeInferer.propagate) == infer(straight, TypeInferer.propagate.__wrapped__)
 
 
-def test_loops_are_recognized():
-    def block(*targets):
-        return SimpleNamespace(terminator=SimpleNamespace(get_targets=lambda: targets))
-
-    assert not type_inference.has_loops({0: block(4, 8), 4: block(8), 8: block()})
-    assert type_inference.has_loops({0: block(4), 4: block(4, 8), 8: block()})
-    assert type_inference.has_loops({0: block(8), 8: block(), 4: block(8)})
-
-
 def test_warnings_are_reported_with_the_line_of_their_statement():
     from numba.cuda.core import errors
     from numba.cuda.core.typeinfer import ConstraintNetwork

@@ -72,6 +72,25 @@ def run_passes_directly(machinery: NumbaModule, errors: NumbaModule, define_pipe
     return define_direct_pipelines
 
 
+def analyze_pipelines_once(machinery: NumbaModule) -> None:
+    """Makes numba-cuda find out once which passes depend on which, and not five times for each function.
+
+    Args:
+        machinery: numba-cuda's module `compiler_machinery`.
+    """
+    analyze = machinery.PassManager.dependency_analysis
+    analyses: dict[tuple[type, ...], dict[type, set[type]]] = {}  # {passes: {pass: passes that it requires}}
+
+    @wraps(analyze)
+    def analyze_once(self: Any) -> dict[type, set[type]]:
+        passes = tuple(compiler_pass for compiler_pass, _ in self.passes)
+        if passes not in analyses:
+            analyses[passes] = analyze(self)
+        return analyses[passes]
+
+    machinery.PassManager.dependency_analysis = analyze_once
+
+
 def skip_steps_without_instructions(interpreter: NumbaModule, closures: NumbaModule) -> None:
     """Makes numba-cuda search for `with` statements, dictionaries and lists only where there are any.
 
@@ -105,7 +124,8 @@ def compute_lifetimes_on_demand(postproc: NumbaModule) -> None:
 
     Five passes for each function run the post-processor, and it computes each time which variables live at the start of each
     block. Generators alone need that. Two of them insert a statement where the lifetime of a variable ends, for counts of
-    references, which values in functions and kernels of this package do not have.
+    references, which values in functions and kernels of this package do not have. It also gives each loop one jump to its
+    start, which changes nothing where there are no loops.
 
     Args:
         postproc: numba-cuda's module `postproc`.
@@ -119,7 +139,8 @@ def compute_lifetimes_on_demand(postproc: NumbaModule) -> None:
         if function.is_generator:
             run_completely(self, emit_dels, extend_lifetimes)
             return
-        function.blocks = postproc.transforms.canonicalize_cfg(function.blocks)
+        if has_loops(function.blocks):
+            function.blocks = postproc.transforms.canonicalize_cfg(function.blocks)
         function.variable_lifetime, function.generator_info = postproc.VariableLifetime(function.blocks), None
         if emit_dels and not has_plain_values(function.func_id.func):
             self._insert_var_dels(extend_lifetimes=extend_lifetimes)
@@ -180,7 +201,9 @@ def count_assignments_once(lowering: NumbaModule) -> None:
         statements = (statement for block in function.blocks.values() for statement in block.body)
         counts = Counter(statement.target.name for statement in statements if isinstance(statement, ir.assign_types))
         # A variable that a block uses and does not define is defined in another block.
-        used_in_other_blocks = set().union(*lowering.compute_use_defs(function.blocks).usemap.values())
+        used_in_other_blocks: set[str] = set()
+        if len(function.blocks) > 1:
+            used_in_other_blocks.update(*lowering.compute_use_defs(function.blocks).usemap.values())
         excluded = used_in_other_blocks | set(lowering.must_use_alloca(function.blocks))
         self._singly_assigned_vars = {name for name, count in counts.items() if count == 1 and name not in excluded}
         self._blk_local_varmap = {}
@@ -195,6 +218,20 @@ def may_have_closures(code: CodeType) -> bool:
         code: of the function.
     """
     return "reduce" in code.co_names or has_instructions(code, CLOSURE_INSTRUCTIONS)
+
+
+def has_loops(blocks: dict[int, Any]) -> bool:
+    """Whether a block jumps to itself or to a block before it.
+
+    Args:
+        blocks: {offset of the first instruction: block} of a function.
+    """
+    offsets: set[int] = set()
+    for offset, block in blocks.items():
+        offsets.add(offset)
+        if not offsets.isdisjoint(block.terminator.get_targets()):
+            return True
+    return False
 
 
 def has_instructions(code: CodeType, numbers: frozenset[int | None]) -> bool:

@@ -84,9 +84,10 @@ def widen_literals(dispatcher_class: type) -> None:
         if kws:
             return template(self, args, kws)
         templates = self.__dict__.setdefault("_templates_by_types", {})
-        if args not in templates:
-            templates[args] = template(self, args, kws)
-        return templates[args]
+        stored = templates.get(args)
+        if stored is None:
+            stored = templates[args] = template(self, args, kws)
+        return stored
 
     dispatcher_class.get_call_template = get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
@@ -108,6 +109,25 @@ def compile_for_caller(dispatcher: NumbaModule, config_stack: type) -> None:
         return current_device() if options is None else SimpleNamespace(compute_capability=options.compute_capability)
 
     dispatcher.get_current_device = device_of_caller
+
+
+def name_options_once(options_class: Any) -> None:
+    """Makes numba-cuda compress the options of functions, which are a part of their symbols, once for equal options.
+
+    Args:
+        options_class: numba-cuda's class of the options of a function.
+    """
+    compress = options_class.get_mangle_string
+    names: dict[str, str] = {}  # {text of the options: text for a symbol}
+
+    @wraps(compress)
+    def get_mangle_string(self: Any) -> str:
+        options = self.summary()
+        if options not in names:
+            names[options] = compress(self)
+        return names[options]
+
+    options_class.get_mangle_string = get_mangle_string
 
 
 def link_modules_once(library_class: type) -> None:

@@ -26,6 +26,7 @@ from gpuvec.engine.backends.cuda.compiled_functions import (
     compile_for_caller,
     find_location_arguments_in_code,
     link_modules_once,
+    name_options_once,
     refresh_changed_registries,
     replace_where_needed,
     verify_on_request,
@@ -49,6 +50,7 @@ from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_me
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
 from gpuvec.engine.compiler.pass_pipeline import (
+    analyze_pipelines_once,
     compute_lifetimes_on_demand,
     count_assignments_once,
     list_variables_directly,
@@ -112,18 +114,21 @@ def _change_compiler() -> None:
     from numba.cuda.cudadrv import nvvm
     from numba.cuda.datamodel import ArgPacker
     from numba.cuda.dispatcher import CUDADispatcher
+    from numba.cuda.flags import CUDAFlags
     from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
     look_up_global = infer_operators_once(_numba_cuda_api(), CUDATypingContext._lookup_global)
     CUDATypingContext._lookup_global = look_up_global
     define_pipelines = run_passes_directly(compiler_machinery, errors, CUDACompiler.define_pipelines)
     CUDACompiler.define_pipelines = define_pipelines
+    analyze_pipelines_once(compiler_machinery)
     compute_lifetimes_on_demand(postproc)
     skip_steps_without_instructions(interpreter, inline_closurecall)
     compile_for_caller(dispatcher, ConfigStack)
     widen_literals(CUDADispatcher)
     pass_tuples_whole(CUDANativeLowering, callconv, types, ArgPacker)
     link_modules_once(CUDACodeLibrary)
+    name_options_once(CUDAFlags)
     verify_on_request(nvvm.CompilationUnit)
     replace_where_needed(nvvm)
     refresh_changed_registries(CUDATypingContext)

@@ -13,6 +13,7 @@ from types import BuiltinFunctionType
 from typing import Any
 
 from gpuvec.engine.compiler.functions import has_plain_values
+from gpuvec.engine.compiler.pass_pipeline import has_loops
 from gpuvec.engine.compiler.types import NumbaModule, NumbaType
 
 
@@ -45,20 +46,6 @@ def infer_functions_without_loops_once(inferer_class: Any) -> None:
         refine(self, variable, kind)
 
     inferer_class.propagate, inferer_class.propagate_refined_type = propagate_once, note_and_refine
-
-
-def has_loops(blocks: dict[int, Any]) -> bool:
-    """Whether a block jumps to itself or to a block before it.
-
-    Args:
-        blocks: {offset of the first instruction: block} in the order in which types are inferred.
-    """
-    offsets: set[int] = set()
-    for offset, block in blocks.items():
-        offsets.add(offset)
-        if not offsets.isdisjoint(block.terminator.get_targets()):
-            return True
-    return False
 
 
 class StatementWarnings(AbstractContextManager[None]):
