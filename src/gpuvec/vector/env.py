@@ -10,6 +10,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.device import has_several_gpus, parse_device
+from gpuvec.engine.backends.kernel_set import import_gpu_modules
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
@@ -116,7 +117,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         }
         keywords = tuple(VectorEnv.__init__.__kwdefaults__ or ())
         self._env, per_env_values = apply_params(declared, params, per_env, self.num_envs, keywords=keywords)
-        self._device = parse_device("cpu" if device == "auto" and output == "numpy" else device)
+        self._device = parse_device("cpu" if device == "auto" and output == "numpy" else device, import_gpu_modules)
         self._framework = make_framework(output, self._device)
         options = KernelOptions(
             self.autoreset_mode,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
@@ -13,6 +15,9 @@ import numpy as np
 
 from gpuvec.engine.backends.host_memory import available_bytes
 from gpuvec.errors import DeviceError, ForkError, MissingExtraError, OutOfMemoryError
+
+# A driver that is initialized already, or missing, answers within a fraction of this time. Initialization takes 0.2 s.
+DRIVER_ANSWER_SECONDS = 0.01
 
 
 class Device(NamedTuple):
@@ -107,12 +112,13 @@ _current_gpu = cache(_CurrentGPU)
 """The block of each GPU. It has no state, so that threads share it and it can be nested."""
 
 
-def parse_device(name: str) -> Device:
+def parse_device(name: str, meanwhile: Callable[[], None] | None = None) -> Device:
     """The device with a name.
 
     Args:
         name: "cpu", "cuda" for CUDA's current device, "cuda:1" for one by its index, "simulator", or "auto" for a GPU if this
             machine has one, else the CPU.
+        meanwhile: is called while the driver is initialized, if that takes time.
 
     Raises:
         ValueError: there is no such name.
@@ -125,7 +131,7 @@ def parse_device(name: str) -> Device:
         raise ValueError(f'device must be "auto", "cpu", "cuda", "cuda:<index>" or "simulator", got {name!r}.')
     if match[1] in ("cpu", "simulator"):
         return Device(match[1])
-    problem = _cuda_problem()
+    problem = _cuda_problem(meanwhile)
     if match[1] == "auto":
         if isinstance(problem, MissingExtraError):
             warnings.warn(f'{problem} Running on the CPU; pass device="cpu" to choose that.', stacklevel=4)
@@ -166,18 +172,29 @@ def refuse_fork() -> None:
         )
 
 
-def _cuda_problem() -> DeviceError | MissingExtraError | None:
-    """The error that tells why CUDA cannot be used, or None."""
-    global _cuda_process
+def _initialize_driver(meanwhile: Callable[[], None] | None) -> bool:
+    """Initializes the driver and returns whether it can be used.
+
+    Args:
+        meanwhile: is called in this thread while another one initializes the driver, which runs no Python.
+    """
     from cuda.bindings import driver
 
+    with ThreadPoolExecutor(1) as executor:
+        initialization = executor.submit(driver.cuInit, 0)
+        if meanwhile is not None and not wait([initialization], DRIVER_ANSWER_SECONDS).done:
+            meanwhile()
+        try:
+            return int(initialization.result()[0]) == 0
+        except RuntimeError:  # there is no libcuda
+            return False
+
+
+def _cuda_problem(meanwhile: Callable[[], None] | None = None) -> DeviceError | MissingExtraError | None:
+    """The error that tells why CUDA cannot be used, or None; `meanwhile` is called while the driver is initialized."""
+    global _cuda_process
     refuse_fork()
-    try:
-        error, *_ = driver.cuInit(0)
-        is_initialized = int(error) == 0
-    except RuntimeError:  # there is no libcuda
-        is_initialized = False
-    if is_initialized:
+    if _initialize_driver(meanwhile):
         _cuda_process = os.getpid()
     else:
         return DeviceError(

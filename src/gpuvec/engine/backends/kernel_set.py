@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gpuvec.engine.backends.cache.store import is_cache_empty
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.launchers import ResetLauncher, RolloutLauncher, StepLauncher
 from gpuvec.engine.compiler.gc_pause import gc_paused
@@ -62,6 +63,17 @@ class KernelSet(Protocol):
 
     def close(self) -> None:
         """Ends the threads, if there are any. Launchers must not be called afterwards."""
+
+
+def import_gpu_modules() -> None:
+    """Imports what the kernels of a GPU need, including the compiler if no machine code is on disk."""
+    with gc_paused():
+        from cuda import core  # noqa: F401
+
+        from gpuvec.engine.backends.cuda import launch  # noqa: F401
+
+        if is_cache_empty():
+            from gpuvec.engine.backends.cuda import kernels  # noqa: F401
 
 
 def make_kernel_set(env: Environment, num_envs: int, device: Device) -> KernelSet:

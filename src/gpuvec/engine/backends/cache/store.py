@@ -115,6 +115,15 @@ def cache_folder() -> Path | None:
         return None
 
 
+def is_cache_empty() -> bool:
+    """Whether no machine code is on disk, so that the next kernel will be compiled."""
+    path = cache_folder()
+    try:
+        return path is None or not any(path.iterdir())
+    except OSError:  # there is no folder, or it cannot be read
+        return True
+
+
 @cache
 def _warn_of_no_home() -> None:
     warnings.warn(
