@@ -1,5 +1,6 @@
 """How functions of an author are compiled: float32 arithmetic, called functions, and refused code."""
 
+import dis
 import math
 import traceback
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import pytest
 from numba import njit, types
 
 from gpuvec import Key, uniform
-from gpuvec.engine.compiler.functions import device_function, generate_function, params_as_scalars
+from gpuvec.engine.compiler.functions import call_source, device_function, generate_function, params_as_scalars
 from gpuvec.errors import AuthoringError
 
 SCALE = 2.5
@@ -254,3 +255,11 @@ class TestGenerateFunction:
         with pytest.raises(ZeroDivisionError) as error:
             fail(1)
         assert "a // nothing  # the line" in "".join(traceback.format_exception(error.value))
+
+
+@pytest.mark.parametrize("count", [1, 30, 31, 61])
+def test_a_call_with_many_arguments_collects_them_in_no_list(count):
+    call = call_source("collect", [f"x + {k}" for k in range(count)])
+    function = generate_function("call", f"def call(x):\n    return {call}\n", collect=lambda *arguments: arguments)
+    assert function(1) == tuple(range(1, count + 1))
+    assert not any("LIST" in instruction.opname for instruction in dis.get_instructions(function))

@@ -13,7 +13,7 @@ import dis
 import linecache
 import types
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
@@ -29,6 +29,7 @@ from gpuvec.errors import AuthoringError
 
 P = TypeVar("P", bound=tuple[Any, ...])
 NUM_RECENT_FUNCTIONS = 64
+MAX_ARGUMENTS = 30  # of a call that Python compiles to one instruction
 
 # Functions for which `inline_function` made a Numba function, and kernels.
 _inline_functions: WeakSet[Callable[..., Any]] = WeakSet()
@@ -186,6 +187,22 @@ def params_as_scalars(params: P) -> P:
         return np.int32(value) if isinstance(value, int | np.integer) else np.float32(value)
 
     return type(params)(*map(as_scalar, params))
+
+
+def call_source(function: str, arguments: Sequence[str]) -> str:
+    """Returns the source of a call.
+
+    Python collects the arguments of a call with more than 30 one by one, which Numba compiles as so many additions of tuples.
+
+    Args:
+        function: the name of the function.
+        arguments: the source of each argument.
+    """
+    if len(arguments) <= MAX_ARGUMENTS:
+        return f"{function}({', '.join(arguments)})"
+    parts = [arguments[first : first + MAX_ARGUMENTS] for first in range(0, len(arguments), MAX_ARGUMENTS)]
+    tuples = (f"({', '.join(part)},)" for part in parts)
+    return f"{function}(*({' + '.join(tuples)}))"
 
 
 def generate_function(name: str, source: str, **scope: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.dtypes import u32
-from gpuvec.engine.compiler.functions import generate_function, inline_function, params_as_scalars
+from gpuvec.engine.compiler.functions import call_source, generate_function, inline_function, params_as_scalars
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, DType, EnvParams
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions, named_tuple
@@ -59,11 +59,11 @@ def make_param_readers(
         if array_ops is not None and isinstance(table, np.ndarray):
             scope[f"table_{name}"] = array_ops.subarray(table.shape)
             values[name] = f"table_{name}(constant_{name}, 0)"
-    params_source = f"def params(b, e):\n    return Params({', '.join(values[k] for k in p._fields)})\n"
+    params_source = f"def params(b, e):\n    return {call_source('Params', [values[k] for k in p._fields])}\n"
     params = inline_function(generate_function("params", params_source, **scope))
     # A request has nan for a parameter that is stored per env and that the user did not pass.
     requested = {k: f"(r.{k} if r.{k} == r.{k} else p.{k})" if k in options.per_env else f"r.{k}" for k in env.reset_options}
-    result = f"Params({', '.join(requested.get(k, f'p.{k}') for k in p._fields)})" if requested else "p"
+    result = call_source("Params", [requested.get(k, f"p.{k}") for k in p._fields]) if requested else "p"
     reset_params_source = f"def reset_params(b, e, r):\n    p = params(b, e)\n    return {result}\n"
     reset_params = generate_function("reset_params", reset_params_source, Params=type(p), params=params)
     return params, inline_function(reset_params)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.functions import call_source, device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
@@ -75,8 +75,8 @@ class _FieldFunctions:
         """The function that returns a state with fields of these `values`, {field: source}."""
         if "agents_by_role" in values:
             values = values | {"agents_by_role": f"as_agents({values['agents_by_role']})"}
-        fields = ", ".join(values[name] for name in self.ctx.env.state._fields)
-        return self.function(name, arguments, [f"return State({fields})"])
+        fields = [values[name] for name in self.ctx.env.state._fields]
+        return self.function(name, arguments, [f"return {call_source('State', fields)}"])
 
     def global_state(self, name: str, arguments: str, buffer: Callable[[str, str], str]) -> DeviceFunction:
         """The function that returns a state in global memory.
