@@ -24,6 +24,7 @@ from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.functions import device_function, is_inline
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
+from gpuvec.registration import registered_envs
 from gpuvec.testing import check_env
 
 root = np.sqrt
@@ -166,3 +167,12 @@ def test_every_backend_names_the_line_of_a_type_error(backend):
     line = with_string_addition.__code__.co_firstlineno + 1
     with pytest.raises(AuthoringError, match=f"{__file__}, line {line}, .*metres"):
         reset_and_step(env)
+
+
+def test_an_error_without_a_line_names_a_phase():
+    """All phases of this environment are of sets, and its rewards are by role."""
+    env = registered_envs("gpuvec")["EpidemicEconomy-v0"]
+    function = env.phases[0].function
+    raises = pytest.raises(AuthoringError, match=f"line {function.__code__.co_firstlineno}, .*unknown statement")
+    with raises, explain_env_errors(env, "step"):
+        raise NotImplementedError("unknown statement")

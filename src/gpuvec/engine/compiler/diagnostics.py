@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuvec.errors import AuthoringError
-from gpuvec.phases import first_function
+from gpuvec.phases import ByRole, first_function, phase_function
 from gpuvec.spec import Environment, SingleAgentEnv
 
 PACKAGE = Path(__file__).parents[2]
@@ -73,7 +73,12 @@ def explain_env_errors(env: Environment, kind: str) -> AbstractContextManager[No
 
 def step_function(env: Environment) -> Callable[..., Any]:
     """Returns the author's function that a message about a step of `env` names."""
-    return env.step if isinstance(env, SingleAgentEnv) else next((f for f in env.phases if callable(f)), env.reward)
+    if isinstance(env, SingleAgentEnv):
+        return env.step
+    reward = env.reward.functions[0] if isinstance(env.reward, ByRole) else env.reward
+    phases_of_agents = filter(callable, env.phases)
+    functions: tuple[Callable[..., Any], ...] = (*phases_of_agents, *map(phase_function, env.phases), reward)
+    return functions[0]
 
 
 def authoring_error_from(function: Any, error: Exception) -> AuthoringError:
