@@ -23,11 +23,14 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.measure import Figures
 from gpuvec import SingleAgentEnv
+from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.registration import registered_envs
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUNDLED_ENVS = registered_envs("gpuvec")
 SINGLE_AGENT = tuple(name for name, env in BUNDLED_ENVS.items() if isinstance(env, SingleAgentEnv))
+WITH_ROLLOUTS = tuple(name for name in SINGLE_AGENT if not isinstance(make_schema(BUNDLED_ENVS[name]), MultiAgentSchema))
 TARGET = Path(__file__).with_name("sanitizer_target.py")
 MULTI_AGENT_CASES = (
     "direct-all", "direct-nearest", "tiled-all", "tiled-argmin", "tiled-argmin-of-1000",
@@ -38,7 +41,7 @@ FUSED = ("CartPole-v1", "Pendulum-v1", "TagContinuous-v0")
 NAMES = {
     "game": MULTI_AGENT_CASES,
     "env": SINGLE_AGENT,
-    "rollout": SINGLE_AGENT,
+    "rollout": WITH_ROLLOUTS,
     "rows": ("draws", "estimates", "convolutions", "convolution_linear", "gather", "biases", "losses", "adam"),
     "fused": FUSED,
 }
@@ -46,7 +49,7 @@ NAMES["extreme"] = tuple(BUNDLED_ENVS)
 SOURCES = {
     "game": ("TagGridWorld-v0", *FUSED[2:]),
     "env": SINGLE_AGENT,
-    "rollout": SINGLE_AGENT,
+    "rollout": WITH_ROLLOUTS,
     "extreme": NAMES["extreme"],
     "rows": ("learners",),
     "fused": ("learners", *FUSED),
