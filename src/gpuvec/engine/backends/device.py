@@ -176,18 +176,23 @@ def _initialize_driver(meanwhile: Callable[[], None] | None) -> bool:
     """Initializes the driver and returns whether it can be used.
 
     Args:
-        meanwhile: is called in this thread while another one initializes the driver, which runs no Python.
+        meanwhile: is called in this thread while another one initializes the driver, which runs no Python; None for nothing.
     """
     from cuda.bindings import driver
 
-    with ThreadPoolExecutor(1) as executor:
-        initialization = executor.submit(driver.cuInit, 0)
-        if meanwhile is not None and not wait([initialization], DRIVER_ANSWER_SECONDS).done:
-            meanwhile()
+    def initialize() -> bool:
         try:
-            return int(initialization.result()[0]) == 0
+            return int(driver.cuInit(0)[0]) == 0
         except RuntimeError:  # there is no libcuda
             return False
+
+    if meanwhile is None:
+        return initialize()
+    with ThreadPoolExecutor(1) as executor:
+        initialization = executor.submit(initialize)
+        if not wait([initialization], DRIVER_ANSWER_SECONDS).done:
+            meanwhile()
+        return initialization.result()
 
 
 def _cuda_problem(meanwhile: Callable[[], None] | None = None) -> DeviceError | MissingExtraError | None:
