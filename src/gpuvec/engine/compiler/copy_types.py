@@ -76,7 +76,7 @@ class CopyLaunch(NamedTuple):
 
     envs: int
     threads: int
-    is_unrolled: bool
+    is_unrolled: bool = False
 
     def words_of_block(self, copy: BlockCopy) -> int:
         """Returns the number of words of `copy` in a block with all of its envs."""

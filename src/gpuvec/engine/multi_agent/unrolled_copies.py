@@ -22,22 +22,22 @@ def copy_segments(ctx: MultiAgentContext, copies: list[BlockCopy], store: Device
         copies: the copies.
         store: `store(w, x, value)`, which stores word x of a block for copies without an array.
     """
-    launch = CopyLaunch(ctx.launch.envs_per_block, ctx.launch.threads_per_block, any(is_narrow(ctx, copy) for copy in copies))
-    groups = _groups(copies, launch) if launch.is_unrolled else [[copy] for copy in copies]
+    launch, groups = CopyLaunch(ctx.launch.envs_per_block, ctx.launch.threads_per_block), [[copy] for copy in copies]
+    if any(is_narrow(copy, launch) for copy in copies):
+        launch, groups = launch._replace(is_unrolled=True), _groups(copies, launch)
     return [_copy_segment(ctx, group, launch, store) for group in groups]
 
 
-def is_narrow(ctx: MultiAgentContext, copy: BlockCopy) -> bool:
+def is_narrow(copy: BlockCopy, launch: CopyLaunch) -> bool:
     """Returns whether a thread has several words of fewer than 16 bytes.
 
     Words of 16 bytes keep enough bytes in flight in a loop. Breakout and ConnectFour were slower with unrolled copies.
 
     Args:
-        ctx: the context.
         copy: the copy.
+        launch: the envs and threads of a block.
     """
-    words_of_block = ctx.launch.envs_per_block * copy.env_bytes // copy.word.num_bytes
-    return copy.word.num_bytes < MAX_WORD_BYTES and words_of_block > ctx.launch.threads_per_block
+    return copy.word.num_bytes < MAX_WORD_BYTES and launch.words_of_block(copy) > launch.threads
 
 
 def _groups(copies: list[BlockCopy], launch: CopyLaunch) -> list[list[BlockCopy]]:
