@@ -11,7 +11,7 @@ from tests.support.bundled_envs import BUNDLED_ENVS, WITH_CUDA_C
 from tests.support.cuda_c_functions import OBSERVE, ON_CPU, STEP, Params, needs_host_compiler, own
 
 from gpuvec import SingleAgentEnv
-from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file, joined_text
 from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
@@ -107,7 +107,7 @@ def test_linker_inlines_all_functions(name, cc):
             code = numba_cuda.compile_kernel(
                 kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.min_blocks_per_sm
             )
-            binary = numba_cuda.link(code, cc, True, (compile_source(kernel.linked_source, cc),))
+            binary = linker.link(code, cc, True, (compile_source(kernel.linked_source, cc),))
             assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
             assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
             assert binary.name.startswith("_Z")

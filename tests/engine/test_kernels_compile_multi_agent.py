@@ -19,7 +19,7 @@ from tests.engine.test_kernels_compile import (
 )
 from tests.support.patrol_env import ENV as PATROL
 
-from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.multi_agent_kernels import MAX_SPILL_BYTES
@@ -205,7 +205,7 @@ def test_kernel_that_spills_is_compiled_for_fewer_blocks_per_sm(monkeypatch):
     (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), launch_config, True)
     code = numba_cuda.compile_kernel(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm)
     for _ in range(2):  # The second one must not come from the cache of the linker, which stores no log.
-        assert numba_cuda.link(code, (9, 0), with_log=True).spill_bytes > MAX_SPILL_BYTES
+        assert linker.link(code, (9, 0), with_log=True).spill_bytes > MAX_SPILL_BYTES
     blocks_per_sm, compile_kernel = [], numba_cuda.compile_kernel
 
     def record_blocks(*args):

@@ -8,7 +8,7 @@ from typing import cast
 
 from gpuvec.engine.backends.cpu.loops import compile_native, make_batch_reader
 from gpuvec.engine.backends.cpu.object_code import ObjectCode
-from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.elementwise_operation import Elementwise
 from gpuvec.engine.compiler.functions import generate_function
@@ -60,4 +60,4 @@ def compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> Binary:
         cc: the compute capability.
     """
     signature = numba_cuda.kernel_signature(operation.batch, None, ())
-    return numba_cuda.link(numba_cuda.compile_kernel(kernel_body(operation), signature, cc, "ltoir", operation.threads), cc)
+    return linker.link(numba_cuda.compile_kernel(kernel_body(operation), signature, cc, "ltoir", operation.threads), cc)

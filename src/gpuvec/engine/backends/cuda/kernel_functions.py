@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, typeof
 
-from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary, Cubin, GridSize
 from gpuvec.engine.backends.cuda.cpp.source import AuthorSource, compile_source
 from gpuvec.engine.compiler.functions import compile_for, inline_function
@@ -60,7 +60,7 @@ class Kernel(NamedTuple):
 
         def start_link(blocks_per_sm: int) -> Callable[[], Binary]:
             ltoir = numba_cuda.compile_kernel(self.body, self.signature, cc, "ltoir", self.threads, blocks_per_sm)
-            return numba_cuda.start_link(ltoir, cc, blocks_per_sm > 1, libraries)
+            return linker.start_link(ltoir, cc, blocks_per_sm > 1, libraries)
 
         wait = start_link(self.min_blocks_per_sm)
 

@@ -1,16 +1,14 @@
 """The compiler for CUDA and Numba's CUDA simulator: operations for composed functions, and kernels as machine code.
 
 This is the only module that imports `numba.cuda`. numba-cuda is in maintenance, so what depends on it is in one place.
-Kernels are compiled to LTO-IR and linked to a cubin by nvJitLink, which needs neither a GPU nor nvcc.
+Kernels are compiled to LTO-IR, which `linker` links, and need neither a GPU nor nvcc.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
@@ -20,7 +18,6 @@ import numpy as np
 from numba import config
 from numpy.typing import NDArray
 
-from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.call_convention import pass_tuples_whole
 from gpuvec.engine.backends.cuda.compiled_functions import (
     compile_for_caller,
@@ -322,42 +319,3 @@ def cuda_extern_call(symbol: str, returns: Sequence[DType]) -> DeviceFunction:
     from numba.cuda.np.numpy_support import from_dtype
 
     return extern_c_call(_numba_cuda_api(), symbol, [from_dtype(np.dtype(dtype)) for dtype in returns])
-
-
-def link(ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: Sequence[bytes] = ()) -> Binary:
-    """Links a kernel to machine code.
-
-    Args:
-        ltoir: LTO-IR of the kernel.
-        cc: the compute capability.
-        with_log: whether to return the linker's log. The linker's cache is not used then, as its entries have no log.
-        libraries: LTO-IR of functions that the kernel calls.
-    """
-    from cuda.core import Linker, LinkerOptions, ObjectCode
-
-    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=with_log, no_cache=with_log)
-    linker = Linker(*map(ObjectCode.from_ltoir, (bytes(ltoir), *libraries)), options=options)
-    cubin = bytes(linker.link("cubin").code)
-    name = re.search(rb"\.nv\.constant0\.(\w+)", cubin)
-    assert name is not None, "a cubin has a section for the arguments of its kernel"
-    return Binary(cubin, name[1].decode(), linker.get_info_log())
-
-
-def start_link(
-    ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: Sequence[bytes] = ()
-) -> Callable[[], Binary]:
-    """Starts to link a kernel in a thread, beside which Numba can compile: the linker runs no Python.
-
-    Args:
-        ltoir: LTO-IR of the kernel.
-        cc: the compute capability.
-        with_log: as for `link`.
-        libraries: LTO-IR of functions that the kernel calls.
-
-    Returns:
-        A function that waits for the linker and returns what `link` does.
-    """
-    executor = ThreadPoolExecutor(1)
-    linked = executor.submit(link, ltoir, cc, with_log, libraries)
-    executor.shutdown(wait=False)  # The thread ends when the kernel is linked.
-    return linked.result
