@@ -1,13 +1,15 @@
 """Seconds from the first import to the first finished step in fresh processes, with and without kernels in the cache.
 
 PyTorch and CuPy are imported before the clock starts; gpuvec, Gymnasium and Numba after. Figures are medians of three
-processes, each of which starts with an empty cache. A row that ends in `.cached` is one more process, which finds the kernels
-of the last of them on disk, so that no compiler is imported. `train` is a short `gpuvec train` from the shell to its exit,
-without the time of `python -c "import torch"`, on the first of the devices.
+processes, each of which starts with an empty cache of kernels. A row that ends in `.cached` is one more process, which finds
+the kernels of the last of them on disk, so that no compiler is imported. The byte code of gpuvec is compiled before, as by
+pip. `train` is a short `gpuvec train` from the shell to its exit, without the time of `python -c "import torch"`, on the first
+of the devices.
 """
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import subprocess
@@ -25,6 +27,7 @@ ENVS = {  # {device: names}, by default. On a GPU these are the environments wit
     "cpu": ("CartPole-v1", "TagContinuous-v0"),
 }
 PROCESS_LIMIT = 60  # seconds
+ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("imports", "make_vec", "reset", "step")
 PROGRAM = """
 import json, sys, time
@@ -159,6 +162,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-train", action="store_true", help="leave out the trainings")
     arguments = parser.parse_args()
+    for folder in ("src", "envs"):
+        compileall.compile_dir(ROOT / folder, quiet=1)
     figures = Figures("cold_start", arguments.json)
     for device in arguments.devices:
         for name in arguments.envs if arguments.envs is not None else ENVS[device]:
