@@ -25,7 +25,8 @@ VALUES = (
     b"127.0.0.1\x00", b"\xff\xfe", b"\xe2\x80\xae", b"=?utf-8?q?=ff?=", b"a" * 9000, b"keep-alive, keep-alive", b"100-continue",
     b"multipart/mixed", b"multipart/mixed; boundary*=no-such-codec''x", b"multipart/mixed; boundary*0*=x''%ff; boundary*a=1",
     b"multipart/mixed; boundary=\"\\\"; boundary*1=2; boundary*99999999999=3", b"multipart/digest; boundary=x",
-    b"message/rfc822", b"message/delivery-status", b"message/external-body", b"text/plain; charset*=x'y", b"base64", b"\t folded",
+    b"message/rfc822", b"message/delivery-status", b"message/external-body", b"text/plain; charset*=x'y", b"base64",
+    b"\t folded",
     b"multipart/mixed; boundary*=x; boundary*1=y", b"multipart/mixed; boundary*" + b"9" * 5000 + b"=y",
     b"multipart/mixed; boundary*=idna''%ff", b"multipart/mixed; boundary*=undefined''%ff", b"multipart/mixed; x*=1; x*2=3",
     b"multipart/mixed; boundary*=\x00''%ff", b"multipart/mixed; boundary*=punycode''%ff%ff",
@@ -58,9 +59,12 @@ def random_request(rng: random.Random) -> bytes:
     line = rng.choice(
         [b"GET /status.json HTTP/1.1"] * 6
         + [
-            b"", b"GET", b"GET /", b"get / HTTP/1.1", b"GET /\xff HTTP/1.1", b"GET / HTTP/9.9", b"GET / HTTP/1.1 x", b"GET  / HTTP/1.1",
-            b"GET / HTTP/x.y", b"GET / HTTP/1." + b"1" * 5000, b"GET /" + b"a" * 70_000 + b" HTTP/1.1", b"POST / HTTP/1.1", b"\x16\x03\x01\x02",
-            b"GET http://127.0.0.1/ HTTP/1.1", b"GET /replay/\xb2.html HTTP/1.1", b"GET //x HTTP/1.1", b"GET /\x00 HTTP/1.1", b"PRI * HTTP/2.0",
+            b"", b"GET", b"GET /", b"get / HTTP/1.1", b"GET /\xff HTTP/1.1", b"GET / HTTP/9.9", b"GET / HTTP/1.1 x",
+            b"GET  / HTTP/1.1",
+            b"GET / HTTP/x.y", b"GET / HTTP/1." + b"1" * 5000, b"GET /" + b"a" * 70_000 + b" HTTP/1.1", b"POST / HTTP/1.1",
+            b"\x16\x03\x01\x02",
+            b"GET http://127.0.0.1/ HTTP/1.1", b"GET /replay/\xb2.html HTTP/1.1", b"GET //x HTTP/1.1", b"GET /\x00 HTTP/1.1",
+            b"PRI * HTTP/2.0",
         ]
     )  # fmt: skip
     headers = [b"Host: 127.0.0.1"] * rng.choice([0, 1, 1, 1, 2])

@@ -89,8 +89,8 @@ def test_integers_of_a_large_range_are_refused() -> None:
         ({"step": float("inf")}, "invalid description"),
         ({"shape": [-1, 2]}, "invalid description"),
         ({"shape": []}, "invalid description"),
-        ({"low": None}, "no valid description"),
-        ({"table": ["a"]}, "no valid description"),
+        ({"low": None}, "invalid description"),
+        ({"table": ["a"]}, "invalid description"),
         ({"table": [float("nan")]}, "invalid description"),
     ],
 )

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-import os
-import re
+import reprlib
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,11 +16,15 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from gpuvec.errors import ReplayError
+from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.replay.page import build_page
 from gpuvec.replay.tracks import Track, decode, encode, encode_exactly, parse_track
 
 FORMAT, VERSION = "gpuvec-replay", 2
-MAX_BYTES = 1 << 30  # of the tracks of a file
+MAX_TRACK_BYTES = 1 << 27  # of all tracks of a replay, inflated
+MAX_HEADER_BYTES = 1 << 24
+MAX_PAGE_BYTES = 3 << 26  # of a file, which has the tracks in base64
+HEADER, DATA = b'<script type="application/json" id="replay-header">', b'<script type="text/plain" id="replay-data">'
 
 
 class TrackWriter:
@@ -89,9 +91,10 @@ class Replay(NamedTuple):
         """
         track = parse_track(description)
         offset = description.get("offset")
-        if not isinstance(offset, int) or offset < 0 or offset + track.size > len(self.data):
+        if type(offset) is not int or offset < 0 or offset + track.size > len(self.data):
             raise ReplayError(
-                f"a track begins at byte {offset} and has {track.size}, and the replay has {len(self.data)}: it is damaged."
+                f"a track begins at byte {reprlib.repr(offset)} and has {track.size}, and the replay has {len(self.data)}: it "
+                "is damaged."
             )
         return decode(track, self.data[offset : offset + track.size])
 
@@ -102,14 +105,14 @@ def write_replay(path: str | Path, replay: Replay) -> Path:
     Args:
         path: of the file.
         replay: what is written.
+
+    Raises:
+        ReplayError: as `to_page`.
+        RunWriteError: the file cannot be written.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(to_page(replay), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with RunFolder(path.parent) as folder:
+        folder.write(path.name, to_page(replay).encode())
     return path
 
 
@@ -118,8 +121,28 @@ def to_page(replay: Replay) -> str:
 
     Args:
         replay: what it plays.
+
+    Raises:
+        ReplayError: it has more bytes than `parse_replay` reads, or the header has a value that JSON does not have.
     """
-    return build_page(dict(replay.header), _compress(replay.data))
+    if len(replay.data) > MAX_TRACK_BYTES:
+        raise ReplayError(
+            f"it has {len(replay.data):,} bytes of tracks, and a replay has at most {MAX_TRACK_BYTES:,}: record fewer steps, "
+            "or fewer environments."
+        )
+    header = _to_json(replay.header)
+    if len(header) > MAX_HEADER_BYTES:
+        raise ReplayError(f"its header has {len(header):,} bytes, and that of a replay at most {MAX_HEADER_BYTES:,}.")
+    return build_page(replay.header, header, _compress(replay.data))
+
+
+def _to_json(header: Mapping[str, Any]) -> str:
+    """Returns the header as JSON, in which no text can end the element that has it."""
+    try:
+        text = json.dumps(header, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ReplayError(f"the header of a replay must consist of what JSON has: {error}.") from error
+    return text.replace("<", "\\u003c")
 
 
 def _compress(data: bytes) -> bytes:
@@ -129,53 +152,93 @@ def _compress(data: bytes) -> bytes:
 
 
 def read_replay(path: str | Path) -> Replay:
-    """Reads a replay from an HTML file.
+    """Reads a replay from an HTML file. Nothing in it is executed; `write_replay` makes a new page of what is returned.
 
     Args:
         path: of the file.
 
     Raises:
         ReplayError: the file is not a replay of this version, or it is damaged.
+        CheckpointError: it is a link or no regular file, or has more than `MAX_PAGE_BYTES` bytes.
         OSError: the file cannot be read.
     """
-    return parse_replay(Path(path).read_text(encoding="utf-8", errors="replace"), path)
+    with RunFolder(Path(path).parent) as folder:
+        return read_replay_in(folder, Path(path).name)
 
 
-def parse_replay(text: str, path: str | Path) -> Replay:
-    """Returns the replay in the text of an HTML file.
+def read_replay_in(folder: RunFolder, name: str) -> Replay:
+    """Reads a replay from a file of a folder, as `read_replay` does.
 
     Args:
-        text: the whole content of the file.
+        folder: the folder.
+        name: of the file.
+    """
+    return parse_replay(folder.read(name, MAX_PAGE_BYTES), folder.path / name)
+
+
+def parse_replay(page: bytes, path: str | Path) -> Replay:
+    """Returns the replay in an HTML file.
+
+    Args:
+        page: the whole content of the file.
         path: of the file, for messages.
 
     Raises:
         ReplayError: the file is not a replay of this version, or it is damaged.
     """
-    header, data = (_element(text, name, path) for name in ("replay-header", "replay-data"))
-    try:
-        parsed = json.loads(header)
-    except ValueError as error:
-        raise ReplayError(f"{path}: the header of the replay is not JSON ({error}): the file is damaged.") from error
-    if not isinstance(parsed, dict) or parsed.get("format") != FORMAT:
-        raise ReplayError(f"{path} is not a replay of gpuvec.")
-    if parsed.get("version") != VERSION:
-        raise ReplayError(
-            f"{path} has version {parsed.get('version')!r} of the format, and this gpuvec reads version {VERSION}: use the "
-            f"gpuvec that wrote it ({parsed.get('generator', 'unknown')})."
-        )
+    header = _parse_header(_element(page, HEADER, path), path)
+    encoded = _element(page, DATA, path)
     try:
         inflater = zlib.decompressobj()
-        inflated = inflater.decompress(base64.b64decode(data, validate=True), MAX_BYTES)
-        if not inflater.eof:
-            raise ReplayError(f"{path}: the data of the replay end early, or have more than {MAX_BYTES:,} bytes.")
-    except (binascii.Error, zlib.error) as error:
+        data = inflater.decompress(base64.b64decode(encoded, validate=True), MAX_TRACK_BYTES + 1)
+    except (ValueError, zlib.error) as error:
         raise ReplayError(f"{path}: the data of the replay are damaged ({error}).") from error
-    return Replay(parsed, inflated)
+    if len(data) > MAX_TRACK_BYTES:
+        raise ReplayError(f"{path}: the data of the replay have more than {MAX_TRACK_BYTES:,} bytes.")
+    if not inflater.eof:
+        raise ReplayError(f"{path}: the data of the replay end early: the file is damaged.")
+    return Replay(header, data)
 
 
-def _element(text: str, id: str, path: str | Path) -> str:
-    """Returns the text of the element with an id."""
-    match = re.search(rf'<script type="[a-z/]+" id="{id}">(.*?)</script>', text, re.DOTALL)
-    if match is None:
-        raise ReplayError(f"{path} is not a complete replay: it has no element {id!r}.")
-    return match[1].strip()
+def _parse_header(text: bytes, path: str | Path) -> dict[str, Any]:
+    if len(text) > MAX_HEADER_BYTES:
+        raise ReplayError(f"{path}: the header has more than {MAX_HEADER_BYTES:,} bytes.")
+    try:
+        header = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ReplayError(f"{path}: the header of the replay is not JSON ({error}): the file is damaged.") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ReplayError(f"{path} is not a replay of gpuvec.")
+    if header.get("version") != VERSION:
+        raise ReplayError(
+            f"{path} has version {reprlib.repr(header.get('version'))} of the format, and this gpuvec reads version {VERSION}: "
+            f"use the gpuvec that wrote it ({reprlib.repr(header.get('generator', 'unknown'))})."
+        )
+    scenes = header.get("scenes")
+    if not isinstance(scenes, list) or not scenes or not all(map(_is_scene, scenes)):
+        raise ReplayError(f"{path}: the scenes of the replay are not a list of scenes with frames: the file is damaged.")
+    return header
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _is_scene(scene: Any) -> bool:
+    """Whether a value of a header has what a page and its title are made of; the player checks the rest."""
+    return (
+        isinstance(scene, dict)
+        and type(scene.get("num_frames")) is int
+        and 1 <= scene["num_frames"] <= MAX_TRACK_BYTES
+        and all(isinstance(scene.get(name, ""), str) for name in ("env", "title"))
+    )
+
+
+def _element(page: bytes, begin: bytes, path: str | Path) -> bytes:
+    """Returns the text of the element that begins with the tag `begin`."""
+    _, tag, rest = page.partition(begin)
+    text, end, _ = rest.partition(b"</script>")
+    if not tag or not end:
+        name = begin.decode().split('"')[3]
+        raise ReplayError(f"{path} is not a complete replay: it has no element {name!r}.")
+    return text.strip()

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
-from gpuvec.errors import ReplayError
-
 BOOT = ("loading", "boot")
 MODULES = (
     "dom", "tracks", "theme", "scene", "clock", "marks", "agents", "sprites", "points", "chart", "timeline", "inspector",
@@ -30,25 +28,23 @@ COMMENT = re.compile(r"^ *(?://|/\*\*|\*).*\n", re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async function|function|class|const|let) )", re.MULTILINE)
 
 
-def build_page(header: Mapping[str, Any], data: bytes) -> str:
+def build_page(header: Mapping[str, Any], header_json: str, data: bytes) -> str:
     """Returns the text of an HTML file that plays a replay.
 
     The page runs no scripts but its own and requests nothing: a Content-Security-Policy says so to the browser. It has the
     header and the data at its end, so that a page that was cut off can say what is wrong with it.
 
     Args:
-        header: the header of the format, as design/0045 describes it.
+        header: the header of the format, as design/0045 describes it, for the title.
+        header_json: the same as JSON, without "<".
         data: the zlib stream of all tracks.
-
-    Raises:
-        ReplayError: the header has a value that JSON does not have.
     """
     boot, script, style = join_modules(BOOT), f'(() => {{\n"use strict";\n{join_modules(MODULES)}}})();', _read("style.css")
     policy = (
         f"default-src 'none'; script-src {_source_of(boot)} {_source_of(script)}; style-src {_source_of(style)}; img-src "
         "data:; base-uri 'none'; form-action 'none'"
     )
-    title = html.escape(_title(header))
+    title = html.escape(_title(header).encode(errors="replace").decode())  # JSON has surrogates that UTF-8 does not have
     player = zlib.compress(json.dumps({"style": style, "script": script}).encode(), 9)
     replacements = {
         '<meta charset="utf-8">': f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -58,7 +54,7 @@ def build_page(header: Mapping[str, Any], data: bytes) -> str:
         '<link rel="stylesheet" href="style.css">\n': "",
         '<script type="module" src="main.js"></script>': f"<script>{boot}</script>",
         'id="replay-player"></script>': f'id="replay-player">{_to_base64(player)}</script>',
-        'id="replay-header"></script>': f'id="replay-header">{_to_json(header)}</script>',
+        'id="replay-header"></script>': f'id="replay-header">{header_json}</script>',
         'id="replay-data"></script>': f'id="replay-data">{_to_base64(data)}</script>',
     }
     pattern = re.compile("|".join(map(re.escape, replacements)))
@@ -99,12 +95,3 @@ def _summary(header: Mapping[str, Any]) -> str:
     scenes = header.get("scenes", ())
     counts = {"scene": len(scenes), "frame": max((scene["num_frames"] for scene in scenes), default=0)}
     return " · ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
-
-
-def _to_json(header: Mapping[str, Any]) -> str:
-    """Returns the header as JSON, in which no text can end the element that has it."""
-    try:
-        text = json.dumps(header, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ReplayError(f"the header of a replay must consist of what JSON has: {error}.") from error
-    return text.replace("<", "\\u003c")

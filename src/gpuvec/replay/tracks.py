@@ -13,6 +13,8 @@ Letters: T frames, N elements of a frame.
 from __future__ import annotations
 
 import math
+import reprlib
+import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -25,6 +27,9 @@ from gpuvec.errors import ReplayError
 MAX_CODE = 0xFFFE
 MAX_TABLE = 256  # values
 NOT_FINITE = 0xFFFF
+MAX_DIMENSIONS = 16
+MAX_ELEMENTS = 1 << 40  # of an array, whose bytes a replay must have as well
+MAX_NUMBER = sys.float_info.max
 ORDERS = (0, 1, 2)
 
 
@@ -131,8 +136,9 @@ def decode(track: Track, data: bytes) -> NDArray[Any]:
         is_finite = codes != NOT_FINITE
         if track.table and (codes[is_finite] >= len(track.table)).any():
             raise ReplayError(f"a track has codes beyond the {len(track.table)} values of its table: the file is damaged.")
-        values = np.array(track.table)[np.where(is_finite, codes, 0)] if track.table else track.low + track.step * codes
-        floats: NDArray[np.float32] = np.where(is_finite, values, np.nan).astype(np.float32)
+        with np.errstate(over="ignore"):  # numbers beyond float32 are infinite
+            values = np.array(track.table)[np.where(is_finite, codes, 0)] if track.table else track.low + track.step * codes
+            floats: NDArray[np.float32] = np.where(is_finite, values, np.nan).astype(np.float32)
         return floats
     integers: NDArray[Any] = codes.astype(np.int64) + int(track.low)
     return integers.astype(np.bool_ if track.kind == "bool" else np.int32)
@@ -144,27 +150,27 @@ def parse_track(description: Mapping[str, Any]) -> Track:
     Raises:
         ReplayError: members are missing, or have values that no track has.
     """
-    try:
-        shape = tuple(int(n) for n in description["shape"])
-        track = Track(
-            shape, str(description["kind"]), float(description["low"]), float(description["step"]),
-            int(description["order"]), int(description["planes"]), tuple(map(float, description.get("table", ()))),
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ReplayError(f"a track of the replay has no valid description ({error!r}): the file is damaged.") from error
+    values = [description.get(name) for name in Track._fields[:-1]] if isinstance(description, Mapping) else []
+    table = description.get("table", []) if values else None
+    shape, kind, low, step, order, planes = values or [None] * 6
     is_valid = (
-        track.kind in ("float", "int", "bool")
-        and len(shape) >= 1
-        and min(shape) >= 0
-        and math.isfinite(track.low)
-        and math.isfinite(track.step)
-        and track.order in ORDERS
-        and track.planes in (1, 2)
-        and all(map(math.isfinite, track.table))
+        isinstance(shape, list | tuple)
+        and 1 <= len(shape) <= MAX_DIMENSIONS
+        and all(type(n) is int and 0 <= n <= MAX_ELEMENTS for n in shape)
+        and math.prod(max(n, 1) for n in shape) <= MAX_ELEMENTS
+        and kind in ("float", "int", "bool")
+        and isinstance(table, list | tuple)
+        and all(type(x) in (int, float) and abs(x) <= MAX_NUMBER for x in (low, step, *table))  # False for nan
+        and (kind == "float" or (low == int(low) and -(2**31) <= low < 2**31 - NOT_FINITE))
+        and type(order) is type(planes) is int
+        and order in ORDERS
+        and planes in (1, 2)
     )
     if not is_valid:
-        raise ReplayError(f"a track of the replay has an invalid description, {track}: the file is damaged.")
-    return track
+        raise ReplayError(
+            f"a track of the replay has an invalid description, {reprlib.repr(description)}: the file is damaged."
+        )
+    return Track(tuple(shape), kind, float(low), float(step), order, planes, tuple(map(float, table)))
 
 
 def _residuals(elements: NDArray[np.uint16], order: int) -> NDArray[np.uint16]:

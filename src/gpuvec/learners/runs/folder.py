@@ -113,8 +113,9 @@ class RunFolder:
             CheckpointError: it is not a regular file, or has more than `max_bytes` bytes.
         """
         with self.open(name) as file:
-            content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
+            is_large = os.fstat(file.fileno()).st_size > max_bytes
+            content = b"" if is_large else file.read(max_bytes + 1)
+        if is_large or len(content) > max_bytes:
             raise CheckpointError(f"{self.path / name} has more than the {max_bytes:,} bytes that are allowed for this file.")
         return content
 

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.replay.document import Replay, parse_replay
+from gpuvec.replay.document import Replay, read_replay_in
 
 MAX_REPLAYS = 20  # that a run folder keeps
-MAX_REPLAY_BYTES = 1 << 28  # the size up to which the file of a replay is read
 REPLAY_NAME = re.compile(r"live-(\d{1,18})\.html")
 
 
@@ -59,8 +58,7 @@ def read_live_replay(folder: RunFolder, iteration: int) -> Replay:
         ReplayError: the file is damaged, or of another version.
         CheckpointError: it is a link, or too large.
     """
-    name = replay_name(iteration)
-    return parse_replay(folder.read(name, MAX_REPLAY_BYTES).decode("utf-8", "replace"), folder.path / name)
+    return read_replay_in(folder, replay_name(iteration))
 
 
 def remove_surplus(folder: RunFolder) -> None:
