@@ -59,6 +59,81 @@ def test_a_browser_opens_the_file_if_there_is_a_screen(monkeypatch, folder, caps
     assert len(opened) == 1
 
 
+class TestSavedReplays:
+    """A page that somebody sent, or that is in a run folder of somebody, may have scripts of its own."""
+
+    @pytest.fixture
+    def original(self, folder) -> bytes:
+        """The content of a replay; the folder has a copy with a script of its own, and a run folder with that copy."""
+        assert main(["watch", "CartPole-v1", "--rows", "1", "--steps", "2", "--no-open"]) == 0
+        content = (folder / "replay.html").read_bytes()
+        (folder / "replay.html").unlink()
+        hostile = content.replace(b"</body>", b"<script>alert(1)</script></body>").replace(b"script-src", b"script-src *")
+        assert hostile.count(b"alert(1)") == 1
+        (folder / "run").mkdir()
+        for path in (folder / "page.html", folder / "run/failure.html"):
+            path.write_bytes(hostile)
+        return content
+
+    @pytest.fixture
+    def opened(self, monkeypatch) -> list[str]:
+        """The addresses that a browser opened."""
+        opened: list[str] = []
+        monkeypatch.setenv("DISPLAY", ":0")
+        monkeypatch.setattr(watch_command.webbrowser, "open", lambda uri: opened.append(uri) or True)
+        return opened
+
+    @pytest.mark.parametrize(
+        ("arguments", "path"),
+        [
+            (["page.html"], "replay-of-page.html"),
+            (["run"], "replay-of-failure.html"),
+            (["run/failure.html"], "replay-of-failure.html"),
+            (["page.html", "--to", "mine.html"], "mine.html"),
+            (["page.html", "--to", "page.html", "--force"], "page.html"),
+        ],
+    )
+    def test_the_page_that_opens_is_new(self, arguments, path, original, opened, folder, capsys) -> None:
+        for _ in range(2 if "--to" not in arguments else 1):  # the default is replaced
+            assert main(["watch", *arguments]) == 0
+            assert opened.pop() == (folder / path).as_uri()
+            assert (folder / path).read_bytes() == original
+        assert ("ended with a number that is not finite" in capsys.readouterr().out) == ("failure" in path)
+
+    @pytest.mark.parametrize("is_failure", [False, True])
+    def test_links_are_refused(self, is_failure, original, opened, folder, capsys) -> None:
+        (folder / "good.html").write_bytes(original)
+        link = folder / ("run/failure.html" if is_failure else "page.html")
+        link.unlink()
+        link.symlink_to(folder / "good.html")
+        assert main(["watch", "run" if is_failure else "page.html"]) == 1
+        assert "is a link, and links in a run folder are not followed" in capsys.readouterr().err
+        assert not opened
+
+    def test_pages_that_are_no_replays_are_refused(self, original, opened, folder, capsys) -> None:
+        for content in (b"<script>alert(1)</script>", original[:-5000], b""):
+            (folder / "page.html").write_bytes(content)
+            assert main(["watch", "page.html"]) == 1
+            assert "is not a complete replay" in capsys.readouterr().err
+        assert not opened
+        assert not (folder / "replay-of-page.html").exists()
+
+    def test_existing_files_are_kept(self, original, opened, folder, capsys) -> None:
+        for name in ("mine.html", "replay-of-page.html"):
+            (folder / name).write_bytes(b"mine")
+        assert main(["watch", "page.html", "--to", "mine.html"]) == 1
+        assert main(["watch", "page.html"]) == 1
+        assert capsys.readouterr().err.count("exists") == 2
+        assert not opened
+        assert (folder / "mine.html").read_bytes() == (folder / "replay-of-page.html").read_bytes() == b"mine"
+
+    @pytest.mark.parametrize("names", [["page.html", "CartPole-v1"], ["CartPole-v1", "run"]])
+    def test_saved_replays_are_shown_alone(self, names, original, opened, capsys) -> None:
+        assert main(["watch", *names]) == 1
+        assert "a saved replay is shown alone" in capsys.readouterr().err
+        assert not opened
+
+
 class TestBadInput:
     def test_existing_files_are_kept(self, folder, capsys) -> None:
         (folder / "replay.html").write_text("mine")

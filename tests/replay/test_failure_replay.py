@@ -152,11 +152,13 @@ def test_command_saves_a_replay_that_begins_at_the_first_bad_state(failed_run: P
     assert np.flatnonzero(~np.isfinite(x)).tolist() == list(range(frame, 100))
 
 
-def test_watch_opens_the_replay_of_a_failure(failed_run: Path, capsys, monkeypatch) -> None:
+def test_watch_opens_a_new_page_of_the_replay_of_a_failure(failed_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     assert main(["watch", str(failed_run)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"open       {(failed_run / 'failure.html').as_uri()}"
+    assert capsys.readouterr().out.splitlines()[-1] == f"open       {(tmp_path / 'replay-of-failure.html').as_uri()}"
+    assert (tmp_path / "replay-of-failure.html").read_bytes() == (failed_run / "failure.html").read_bytes()
 
 
 def test_training_that_continues_has_its_own_failure(failed_run: Path, tmp_path: Path, capsys) -> None:

@@ -291,16 +291,6 @@ class TestCommand:
         assert "watch must be from 1 to 1,000,000 seconds and watch_rows at least 1" in capsys.readouterr().err
         assert not list(tmp_path.iterdir())
 
-    def test_saved_replays_are_opened_as_they_are(self, own_run: Path, capsys, monkeypatch) -> None:
-        for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-            monkeypatch.delenv(name, raising=False)
-        path = own_run / "live-1.html"
-        assert main(["watch", str(path)]) == 0
-        assert capsys.readouterr().out == f"open       {path.as_uri()}\n"
-        path.write_bytes(path.read_bytes()[:-5000])
-        assert main(["watch", str(path)]) == 1
-        assert "is not a complete replay" in capsys.readouterr().err
-
 
 @needs_browser
 class TestPage:

@@ -13,6 +13,7 @@ import tyro
 
 from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
+from gpuvec.cli.terminal import print_lines
 from gpuvec.learners.runs.records import FAILURE
 from gpuvec.policies import policy_names, policy_path
 
@@ -25,7 +26,7 @@ def watch(
     rows: int = 4,
     seed: int = 0,
     steps: int | None = None,
-    to: Path = Path("replay.html"),
+    to: Path | None = None,
     stochastic: bool = False,
     device: str = "cpu",
     open: bool = True,
@@ -41,11 +42,11 @@ def watch(
 
     Args:
         policies: run folders, checkpoints, policy files, or names of policies that come with gpuvec, such as CartPole-v1. A
-            file *.html is a replay itself and is opened as it is.
+            file *.html is a saved replay: it is read, and a new page of it is written and opened.
         rows: the number of environments of each policy; an episode of each is recorded.
         seed: the seed of the environments.
         steps: the number of steps after which a recording is complete; by default that of the episode.
-        to: the file to write.
+        to: the file to write; by default replay.html, or replay-of-<file> of a saved replay, which a later one replaces.
         stochastic: draw actions from the policy instead of taking the likeliest action.
         device: auto, cpu, cuda or cuda:1.
         open: whether a browser opens the file, if there is one.
@@ -58,18 +59,19 @@ def watch(
         raise ValueError(f"name at least one policy: a run folder, a policy file, or one of {', '.join(policy_names())}.")
     if live:
         return watch_live(policies, port, open)
-    policies = open_replays(policies, open)
-    if not policies:
-        return 0
+    saved = find_replay(policies)
+    if saved is not None:
+        return show_replay(saved, to, open, force)
+    path = to or Path("replay.html")
     for name, number in (("rows", rows), ("steps", steps)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}.")
-    require_writable(to, force)
+    require_writable(path, force)
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
 
     trained = [find_policy(name, device, trust) for name in policies]
-    return record_and_open(policies, trained, to, open, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
+    return record_and_open(policies, trained, path, open, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
 
 
 def record_and_open(
@@ -93,35 +95,65 @@ def record_and_open(
         with waiting(f"compiling {policy.env}, and recording {rows} of its episodes"):
             scenes += record_policy(policy, name, rows=rows, **options)
     path = replay.write(to, scenes)
-    print(f"wrote      {path}: {len(scenes)} episodes, {path.stat().st_size / 1024:.0f} kB")
+    print_lines(f"wrote      {path}: {len(scenes)} episodes, {path.stat().st_size / 1024:.0f} kB")
     open_page(path, is_wanted)
     return 0
 
 
-def open_replays(names: tuple[str, ...], is_wanted: bool) -> tuple[str, ...]:
-    """Opens the replays among what the command line names, and returns the rest.
+def find_replay(policies: Sequence[str]) -> Path | None:
+    """Returns the path of the saved replay that the command line names; None if it names policies.
 
-    A run that ended with a number that is not finite has a replay of it, which is opened instead of recording its checkpoint.
+    A run that ended with a number that is not finite has a replay of it, which is shown instead of its checkpoint.
 
     Args:
-        names: paths, or names of policies.
-        is_wanted: whether a browser is to open them.
+        policies: what the command line names.
 
     Raises:
-        ReplayError: a file is not a complete replay.
-        OSError: it cannot be read.
+        ValueError: a replay beside other names.
     """
-    from gpuvec.replay import read_replay
+    for name in policies:
+        path = Path(name)
+        if path.is_dir() and os.path.lexists(path / FAILURE):
+            path /= FAILURE
+        elif path.suffix != ".html":
+            continue
+        if len(policies) > 1:
+            raise ValueError(
+                f"a saved replay is shown alone, and {path} is one: name it alone, or name a checkpoint of "
+                "the run to record its policy."
+            )
+        return path
+    return None
 
-    replays = {name: Path(name) for name in names if name.endswith(".html")}
-    replays |= {name: path for name in names if (path := Path(name, FAILURE)).is_file()}
-    for path in replays.values():
-        read_replay(path)
-    for name, path in replays.items():
-        if path.name == FAILURE:
-            print(f"failure    {name} ended with a number that is not finite; name a checkpoint in it to watch its policy")
-        open_page(path, is_wanted)
-    return tuple(name for name in names if name not in replays)
+
+def show_replay(path: Path, to: Path | None, is_wanted: bool, force: bool) -> int:
+    """Writes the page of a saved replay again, opens the new page, and returns the exit status.
+
+    Anybody may have written the file, so it is only read: the new page has its header and its tracks, and our own player.
+
+    Args:
+        path: of the saved replay.
+        to: the file to write; None for one in the working folder.
+        is_wanted: whether a browser is to open it.
+        force: whether an existing file is replaced.
+
+    Raises:
+        ReplayError, CheckpointError: the file is not a complete replay, or is a link.
+        OSError: a file cannot be read or written.
+    """
+    from gpuvec.replay.document import read_replay, write_replay
+
+    page = to or Path(f"replay-of-{path.name}")
+    replay = read_replay(path)
+    require_writable(page, force or (to is None and is_replay(page)))
+    write_replay(page, replay)
+    if path.name == FAILURE:
+        print_lines(
+            f"failure    {path.parent} ended with a number that is not finite; name a checkpoint in it to watch its policy"
+        )
+    print_lines(f"wrote      {page}: {path} with the player of this gpuvec")
+    open_page(page, is_wanted)
+    return 0
 
 
 def watch_live(runs: tuple[str, ...], port: int, is_wanted: bool) -> int:
@@ -148,12 +180,12 @@ def watch_live(runs: tuple[str, ...], port: int, is_wanted: bool) -> int:
     with RunFolder(runs[0]) as folder:
         require_live_replays(folder)
         with LiveServer(folder, port) as server:
-            print(f"live       {server.url}   (Ctrl-C ends it)", flush=True)
+            print_lines(f"live       {server.url}   (Ctrl-C ends it)")
             open_address(server.url, is_wanted)
             try:
                 server.serve_forever()
             except KeyboardInterrupt:
-                print("stopped")
+                print_lines("stopped")
     return 0
 
 
@@ -174,7 +206,7 @@ def demo(
         force: replace the file that `to` names if it exists.
     """
     if list:
-        print("\n".join(policy_names()))
+        print_lines(*policy_names())
         return 0
     if policy not in policy_names():
         raise ValueError(f"there is no demo {policy!r}; those that come with gpuvec are {', '.join(policy_names())}.")
@@ -207,7 +239,9 @@ def is_replay(path: Path) -> bool:
     Args:
         path: of the file.
     """
-    return path.is_file() and b'id="replay-header"' in path.read_bytes()
+    from gpuvec.replay.document import HEADER, MAX_PAGE_BYTES
+
+    return path.is_file() and path.stat().st_size <= MAX_PAGE_BYTES and HEADER in path.read_bytes()
 
 
 def open_page(path: Path, is_wanted: bool) -> None:
@@ -219,7 +253,7 @@ def open_page(path: Path, is_wanted: bool) -> None:
     """
     uri = path.resolve().as_uri()
     if not open_address(uri, is_wanted):
-        print(f"open       {uri}")
+        print_lines(f"open       {uri}")
 
 
 def open_address(uri: str, is_wanted: bool) -> bool:

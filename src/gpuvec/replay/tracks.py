@@ -150,8 +150,8 @@ def parse_track(description: Mapping[str, Any]) -> Track:
     Raises:
         ReplayError: members are missing, or have values that no track has.
     """
-    values = [description.get(name) for name in Track._fields[:-1]] if isinstance(description, Mapping) else []
-    table = description.get("table", []) if values else None
+    values: list[Any] = [description.get(name) for name in Track._fields[:-1]] if isinstance(description, Mapping) else []
+    table: Any = description.get("table", []) if values else None
     shape, kind, low, step, order, planes = values or [None] * 6
     is_valid = (
         isinstance(shape, list | tuple)
