@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import gymnasium as gym
 import tyro
 
+from gpuvec.cli.terminal import print_lines
 from gpuvec.errors import AuthoringError, GpuvecError
 from gpuvec.spec import Environment, SingleAgentEnv
 
@@ -84,17 +84,17 @@ def check(
         declaration = resolve(spec.id, options.params)
         selected, unavailable = select_targets([name for name in targets.split(",") if name], declaration)
     except (GpuvecError, gym.error.Error, ImportError, TypeError, ValueError) as error:
-        print(f"gpuvec check: {error}", file=sys.stderr)
+        print_lines(*f"gpuvec check: {error}".splitlines(), is_error=True)
         return 2
     try:
-        print(f"rules        compiling and running {spec.id} ...", flush=True)
+        print_lines(f"rules        compiling and running {spec.id} ...")
         progress = _print_check
         check_env(spec.id, seed=seed, time_limit=time_limit, replay_seconds=replay_seconds, progress=progress, **options.params)
     except AuthoringError as error:
-        print(f"rules        FAIL  {error}")
+        print_lines(*f"rules        FAIL  {error}".splitlines())
         return 1
     for name, reason in unavailable.items():
-        print(f"{name:<12} skipped: {reason}", flush=True)
+        print_lines(f"{name:<12} skipped: {reason}")
     module, colon, _ = env.rpartition(":")
     jobs = [_make_job(f"{module}{colon}{spec.id}", spec, declaration, target, options) for target in selected]
     return _compare_with_cpu(selected, jobs)
@@ -135,9 +135,9 @@ def _compare_with_cpu(targets: Sequence[CheckTarget], jobs: Sequence[ComparisonJ
 
     reports = []
     for target, job in zip(targets, jobs, strict=True):
-        print(f"{target.name:<12} running {job.num_envs} environments in {len(job.modes)} autoreset modes ...", flush=True)
+        print_lines(f"{target.name:<12} running {job.num_envs} environments in {len(job.modes)} autoreset modes ...")
         reports.append(target_process.compare_in_processes(job, os.cpu_count() or 1))
-        print(f"{target.name:<12} {_describe_report(job, reports[-1])}", flush=True)
+        print_lines(*f"{target.name:<12} {_describe_report(job, reports[-1])}".splitlines())
     if any(report.difference for report in reports):
         return 1
     return 2 if any(report.unfinished for report in reports) else 0
@@ -160,7 +160,7 @@ def _check_options(options: _Options) -> None:
 
 
 def _print_check(check: Check) -> None:
-    print(f"{check.name:<12} {'ok   ' if check.ran else 'not run:'} {check.detail}", flush=True)
+    print_lines(*f"{check.name:<12} {'ok   ' if check.ran else 'not run:'} {check.detail}".splitlines())
 
 
 def _find_spec(env: str) -> gym.envs.registration.EnvSpec:

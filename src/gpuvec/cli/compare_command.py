@@ -13,7 +13,7 @@ import tyro
 
 from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.plot_command import print_messages
-from gpuvec.cli.runs_command import printable
+from gpuvec.cli.terminal import printable
 from gpuvec.cli.text_table import print_table
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def table_row(row: Comparison) -> tuple[str, ...]:
     """
     first, last = (f"{steps:,.0f}" for steps in row.steps)
     return (
-        *(printable(text) for text in (row.env, row.algorithm, str(row.num_seeds), row.metric_name)),
+        *(row.env, row.algorithm, str(row.num_seeds), row.metric_name),
         estimate_text(row.final),
         estimate_text(row.evaluated),
         first if first == last else f"{first} to {last}",
         f"{row.steps_per_second:,.0f}",
         threshold_text(row),
-        printable(row.settings),
+        row.settings,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuvec.cli.plots import COLORS, import_extra, line_dash, metric_title, panel_title, require_few_panels
-from gpuvec.cli.runs_command import printable
+from gpuvec.cli.terminal import printable
 from gpuvec.learners.runs.curves import X_TITLES, Line, Panel, XName
 
 CLOUD_BUTTONS = ["sendChartToCloud", "sendDataToCloud"]  # which would upload the data; the name depends on the version

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gpuvec.cli.sparkline import Curve
+from gpuvec.cli.terminal import printable
 from gpuvec.learners.metric_names import ENV_METRICS, PROGRESS_METRICS, is_of_policy, role_and_name
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Dashboard:
 
         with self._lock:
             parts = [self._progress_bar(), self._facts(options.ascii_only), *self._metrics_tables()]
-        yield Panel(Group(*parts), title=Text(self._title), title_align="left", box=box.ROUNDED, expand=False)
+        yield Panel(Group(*parts), title=Text(printable(self._title)), title_align="left", box=box.ROUNDED, expand=False)
 
     def _progress_bar(self) -> RenderableType:
         from rich.progress_bar import ProgressBar
@@ -101,7 +102,7 @@ class Dashboard:
             value = m[f"{role}/return" if role else "return"]
             rows.append((name, f"{value:<9.4g} {curve.text(SPARKLINE_WIDTH, ascii_only)}"))
         for name, text in rows:
-            grid.add_row(Text(name, style="bold"), Text(text))
+            grid.add_row(Text(printable(name), style="bold"), Text(printable(text)))
         return grid
 
     def _remaining(self) -> str:
@@ -136,10 +137,10 @@ class Dashboard:
             table = Table(box=None, pad_edge=False)
             table.add_column(heading)
             for role in group:
-                table.add_column(Text(role) if heading == "policy" else "", justify="right")
+                table.add_column(Text(printable(role)) if heading == "policy" else "", justify="right")
             for metric_name in dict.fromkeys(name for column in group.values() for name in column):
                 cells = (f"{column[metric_name]:.4g}" if metric_name in column else "" for column in group.values())
-                table.add_row(Text(metric_name.replace("_", " ")), *cells)
+                table.add_row(Text(printable(metric_name.replace("_", " "))), *cells)
             if group:
                 yield table
 

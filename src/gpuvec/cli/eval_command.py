@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from gpuvec.cli.progress import waiting
+from gpuvec.cli.terminal import print_lines
 
 if TYPE_CHECKING:
     from gpuvec.learners.evaluation.evaluate import EpisodeResults
@@ -49,12 +50,11 @@ def evaluate(
     with waiting(f"compiling {env}, and running {episodes} episodes"):
         results = run_episodes(env, player, episodes=episodes, seed=seed, device=device, params=params)
     returns = results.returns
-    print(
+    print_lines(
         f"{env}: mean return {returns.mean():.1f}{confidence_interval(returns)} over {episodes} episodes "
         f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f})"
     )
-    for line in result_lines(results):
-        print(line)
+    print_lines(*result_lines(results))
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from gpuvec.cli.progress import waiting
+from gpuvec.cli.terminal import print_lines
 
 
 def export(
@@ -41,5 +42,5 @@ def export(
     with waiting(f"exporting {policy}"):
         export_policy(trained_policy, format, to, role, overwrite=force)
     check = "" if format == "safetensors" else ", which computes what the network computes on random observations"
-    print(f"exported   {to} ({to.stat().st_size:,} bytes){check}")
+    print_lines(f"exported   {to} ({to.stat().st_size:,} bytes){check}")
     return 0

@@ -14,6 +14,7 @@ from typing import Annotated
 import tyro
 
 import gpuvec
+from gpuvec.cli.terminal import print_lines
 
 PACKAGE_NAME = re.compile("[a-z]([a-z0-9_]*[a-z0-9])?")
 RESERVED_NAMES = ("src", "tests")  # other folders of the new project
@@ -36,8 +37,8 @@ def new_env(
     folder = to or Path(name)
     title = "".join(word.capitalize() for word in name.split("_"))
     write_files(folder, package_files(name, title, "multi_agent" if multi_agent else "single_agent", cuda_c))
-    print(f"wrote      {folder}: the environment {name}/{title}-v0 is in {folder / 'src' / name / 'env.py'}")
-    print(f'next       cd {folder} && pip install -e ".[test]" && pytest')
+    print_lines(f"wrote      {folder}: the environment {name}/{title}-v0 is in {folder / 'src' / name / 'env.py'}")
+    print_lines(f'next       cd {folder} && pip install -e ".[test]" && pytest')
     return 0
 
 

@@ -12,6 +12,7 @@ from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.population_run import nothing_to_save
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import waiting
+from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
 from gpuvec.errors import StateError
 from gpuvec.learners.runs.records import PBT
@@ -103,9 +104,9 @@ def run_pbt(args: PBTArgs, write: Callable[[PBTResult], Path], begun: PBTResult 
     print_population(trained.result.history, 3)
     print_lineage(trained)
     if iteration < iterations:
-        print(f"stopped    after {iteration} of {iterations} iterations; to continue: gpuvec sweep --resume {path}")
+        print_lines(f"stopped    after {iteration} of {iterations} iterations; to continue: gpuvec sweep --resume {path}")
         return 128 + received_signal()
-    print(f"population {path}")
+    print_lines(f"population {path}")
     return 0
 
 

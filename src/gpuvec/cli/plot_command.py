@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +10,7 @@ import tyro
 
 from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.population_run import is_population
-from gpuvec.cli.runs_command import printable
+from gpuvec.cli.terminal import print_lines
 from gpuvec.learners.runs.records import SWEEP
 
 DEFAULT_PNG = Path("learning_curves.png")
@@ -74,7 +73,7 @@ def plot(
     num_curves = sum(len(panel.lines) for panel in panels)
     num_runs = sum(len(group.runs) for group in groups)
     names = " and ".join(str(path) for path in (png, html) if path is not None)
-    print(f"wrote      {names}: {count(num_curves, 'curve')} of {count(num_runs, 'run')}")
+    print_lines(f"wrote      {names}: {count(num_curves, 'curve')} of {count(num_runs, 'run')}")
     return 0
 
 
@@ -98,7 +97,7 @@ def plot_population(runs: Sequence[Path], metric_name: str, x: str, png: Path | 
         base, history = read_population_history(folder)
     title = f"{base.get('env', '?')}, {history.num_agents:,} agents"
     write_file(png, draw_population(history, title, metric_name), force)
-    print(f"wrote      {png}: quantiles of {count(history.num_agents, 'agent')}")
+    print_lines(f"wrote      {png}: quantiles of {count(history.num_agents, 'agent')}")
     return 0
 
 
@@ -128,7 +127,7 @@ def plot_trials(runs: Sequence[Path], png: Path | None, html: Path | None, force
 
         write_file(html, draw_trials_html(trials).encode(), force)
     names = " and ".join(str(path) for path in (png, html) if path is not None)
-    print(f"wrote      {names}: {count(len(trials.scores), 'trial')}")
+    print_lines(f"wrote      {names}: {count(len(trials.scores), 'trial')}")
     return 0
 
 
@@ -138,8 +137,7 @@ def print_messages(messages: Iterable[str]) -> None:
     Args:
         messages: the messages, which may contain text from files.
     """
-    for message in dict.fromkeys(messages):
-        print(f"gpuvec: {printable(message)}", file=sys.stderr)
+    print_lines(*(f"gpuvec: {message}" for message in dict.fromkeys(messages)), is_error=True)
 
 
 def count(number: int, noun: str) -> str:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from gpuvec.cli.runs_command import printable
+from gpuvec.cli.terminal import printable
 from gpuvec.errors import MissingExtraError
 from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.runs.curves import Panel

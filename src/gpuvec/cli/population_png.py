@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuvec.cli.curves_png import DOTS_PER_INCH, PANEL_HEIGHT, WIDTH
 from gpuvec.cli.plots import COLORS, import_extra
-from gpuvec.cli.runs_command import printable
+from gpuvec.cli.terminal import printable
 from gpuvec.learners.population.results.population_history import FloatArray, PopulationHistory
 
 BANDS = ((0.05, 0.95, 0.15), (0.25, 0.75, 0.3))  # quantiles at both edges, and the opacity between them

@@ -15,6 +15,7 @@ from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import find_env_spec, import_env_module
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import Progress, waiting
+from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
 from gpuvec.errors import StateError
 from gpuvec.learners.config.ppo_config import PPOArgs
@@ -106,13 +107,13 @@ def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Pat
             return nothing_to_save(received_signal())
         path = write(result)
     print_population(result.history, num_best)
-    print(f"trained by {result.path}")
+    print_lines(f"trained by {result.path}")
     if iteration < base.iterations:
-        print(f"stopped    after {iteration} of {base.iterations} iterations; to continue: gpuvec resume {path}")
+        print_lines(f"stopped    after {iteration} of {base.iterations} iterations; to continue: gpuvec resume {path}")
         return 128 + received_signal()
     for folder in sorted(path.glob("best-*__ppo__*"))[:1]:
-        print(f"best       gpuvec eval {folder}")
-    print(f"population {path}")
+        print_lines(f"best       gpuvec eval {folder}")
+    print_lines(f"population {path}")
     return 0
 
 
@@ -122,7 +123,7 @@ def nothing_to_save(number: int) -> int:
     Args:
         number: that of the signal that ended it.
     """
-    print("stopped    before the first iteration: there is nothing to save")
+    print_lines("stopped    before the first iteration: there is nothing to save")
     return 128 + number
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
 from gpuvec.learners.population.results.population_history import PopulationHistory
 
@@ -21,7 +22,7 @@ def print_population(history: PopulationHistory, num_best: int) -> None:
     finite = returns[np.isfinite(returns)]
     if len(finite):
         values = "  ".join(f"{q:.0%} {x:.4g}" for q, x in zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True))
-        print(f"return     {values}  of {len(finite):,} agents, mean {finite.mean():.4g}")
+        print_lines(f"return     {values}  of {len(finite):,} agents, mean {finite.mean():.4g}")
     columns = history.hyperparameters
     rows = [
         (str(rank), str(k), str(history.seeds[k]), f"{returns[k]:.4g}", *(f"{column[k]:.4g}" for column in columns.values()))
@@ -30,6 +31,6 @@ def print_population(history: PopulationHistory, num_best: int) -> None:
     print_table([("rank", "agent", "seed", "return", *columns), *rows])
     texts = history.fault_texts()
     for text in texts[:10]:
-        print(f"stopped    {text}")
+        print_lines(f"stopped    {text}")
     if len(texts) > 10:
-        print(f"stopped    {len(texts) - 10:,} more agents")
+        print_lines(f"stopped    {len(texts) - 10:,} more agents")

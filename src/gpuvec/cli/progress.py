@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from gpuvec.cli.dashboard import Dashboard
+from gpuvec.cli.terminal import print_lines, printable
 from gpuvec.learners.metric_names import ENV_METRICS, is_of_policy, role_and_name
 
 LINE_METRICS = ("return", "length", "entropy", "approx_kl", "clip_fraction")  # of the policy, in a line
@@ -50,12 +51,13 @@ class Waiting:
             if self._stopped:
                 return
             if not sys.stderr.isatty():
-                print(f"{self._text} ...", file=sys.stderr, flush=True)
+                print_lines(f"{self._text} ...", is_error=True)
                 return
             from rich.console import Console
             from rich.status import Status
+            from rich.text import Text
 
-            status: Any = Status(self._text, console=Console(stderr=True))
+            status: Any = Status(Text(printable(self._text)), console=Console(stderr=True))
             status.start()
             self._status = status
 
@@ -92,7 +94,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if not sys.stdout.isatty():
-            print(self._title, flush=True)
+            print_lines(self._title)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -136,7 +138,7 @@ class Progress:
         is_last = metrics["iteration"] >= self._num_iterations
         if is_last or now - self._last_print_time >= SECONDS_BETWEEN_LINES:
             self._last_print_time = now
-            print(self._line(), flush=True)
+            print_lines(self._line())
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:

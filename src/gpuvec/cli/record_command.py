@@ -9,6 +9,7 @@ import tyro
 
 from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.progress import waiting
+from gpuvec.cli.terminal import print_lines
 
 
 def record(
@@ -58,5 +59,5 @@ def record(
         video = encode_video(video_frames(episodes), to.suffix, fps or episodes[0].env.render_fps)
     write_file(to, video, force)
     num_frames = max(len(episode.rewards) for episode in episodes) + 1
-    print(f"wrote      {to}: {num_frames} pictures, {len(video) / 1024:.0f} kB")
+    print_lines(f"wrote      {to}: {num_frames} pictures, {len(video) / 1024:.0f} kB")
     return 0

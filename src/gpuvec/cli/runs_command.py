@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
 
     rows = [table_row(run) for run in summarize_runs(folder)]
     if not rows:
-        print(f"no runs in {folder}")
+        print_lines(f"no runs in {folder}")
         return 0
     print_table([("run", "environment", "algorithm", "seed", "iterations", "return", "last change", "state"), *rows])
     return 0
@@ -43,18 +44,9 @@ def table_row(run: RunSummary) -> tuple[str, ...]:
         run: the summary of the run.
     """
     return (
-        *map(printable, (run.path.name, run.env, run.algorithm, run.seed)),
+        *(run.path.name, run.env, run.algorithm, run.seed),
         f"{run.iteration}/{run.num_iterations or '?'}",
         "none yet" if math.isnan(run.mean_return) else f"{run.mean_return:.1f}",
         time.strftime("%Y-%m-%d %H:%M", time.localtime(run.modification_time)),
         run.state,
     )
-
-
-def printable(text: str) -> str:
-    """Replaces control characters by question marks, because they could change a terminal and anybody may have written a file.
-
-    Args:
-        text: the text from a file or the name of a file.
-    """
-    return "".join(character if character.isprintable() else "?" for character in text)

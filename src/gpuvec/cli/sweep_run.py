@@ -14,6 +14,7 @@ from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import find_env_spec, import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.progress import waiting
+from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
 from gpuvec.errors import MissingExtraError
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -92,11 +93,11 @@ def run_sweep(search: Search, writer: SweepWriter) -> int:
             if result is None:
                 writer.save_progress(search.progress)
                 part, path = search.progress.part + 1, writer.open().path
-                print(f"stopped    in part {part} of {len(args.rungs) + 1}; to continue: gpuvec sweep --resume {path}")
+                print_lines(f"stopped    in part {part} of {len(args.rungs) + 1}; to continue: gpuvec sweep --resume {path}")
                 return 128 + received_signal()
             path = writer.save_result(result, draw_pictures(result))
         print_sweep(result)
-        print(f"search     {path}")
+        print_lines(f"search     {path}")
         return 0
     finally:
         display.end()
@@ -116,7 +117,7 @@ def draw_pictures(result: SweepResult) -> dict[str, bytes]:
     try:
         return {TRIALS_PICTURE: draw_trials(Trials(args.base.env, args.parameters, result.values, result.scores, result.rungs))}
     except MissingExtraError as error:
-        print(f"picture    none: {error}")
+        print_lines(f"picture    none: {error}")
         return {}
 
 
@@ -142,7 +143,7 @@ def print_sweep(result: SweepResult) -> None:
         for each in result.confirmations
     ]
     print_table([heading, *rows])
-    print(f"best       {train_command(result)}")
+    print_lines(f"best       {train_command(result)}")
 
 
 def steps_text(steps: FloatArray) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuvec.cli.terminal import print_lines, printable
+
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Prints a table in aligned columns.
@@ -11,6 +13,6 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
     Args:
         rows: the cells of each row, as many in each; the first row contains the headings.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_lines(*("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows))

@@ -16,6 +16,7 @@ from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.scale_choice import choose_scale
 from gpuvec.cli.sweep_command import is_search, resume_search
+from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.train_defaults import chosen_settings, is_autoscaled
 from gpuvec.cli.training_run import run_training
 from gpuvec.errors import StateError
@@ -249,7 +250,7 @@ def print_changes(changes: Mapping[str, tuple[str | None, str | None]]) -> None:
         changes: {package: (version in the run, version now)}.
     """
     for name, (before, now) in changes.items():
-        print(f"{name} was {before} and is {now} now: numbers may differ from those of a run that was not stopped")
+        print_lines(f"{name} was {before} and is {now} now: numbers may differ from those of a run that was not stopped")
 
 
 def _settings_to_resume(

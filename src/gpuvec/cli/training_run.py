@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
@@ -15,6 +14,7 @@ from gpuvec.cli.eval_command import result_lines
 from gpuvec.cli.failure_replay import save_failure
 from gpuvec.cli.processes import common_signal, describe_processes
 from gpuvec.cli.progress import Progress, waiting
+from gpuvec.cli.terminal import print_lines
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import algorithm_name
 from gpuvec.learners.config.training_config import TrainingArgs
@@ -114,7 +114,7 @@ class RunRecorder:
         if self.run is not None and self.last_checkpoint is not None:
             _, _, iteration = self.last_checkpoint.stem.partition("-")
             remedy = f"to continue: gpuvec resume {self.run.path}"
-            print(f"stopped    after {iteration} of {iterations} iterations; {remedy}", flush=True)
+            print_lines(f"stopped    after {iteration} of {iterations} iterations; {remedy}")
 
     def explain(self, fault: NonFiniteError, policies: Mapping[str, TrainingArgs], checkpoint: Mapping[str, Any] | None) -> str:
         """Saves a replay of the row that broke, and returns what a user can look at after a fault.
@@ -158,7 +158,7 @@ def print_problem(text: str) -> None:
     Args:
         text: what it is.
     """
-    print(f"gpuvec: {text}", file=sys.stderr, flush=True)
+    print_lines(f"gpuvec: {text}", is_error=True)
 
 
 def run_training(
@@ -275,8 +275,7 @@ def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes
     run.finish({**ending, "episodes": episodes, "mean_return": float(returns.mean()), **means})
     threshold = find_env_spec(args.env).reward_threshold
     solved_at = "" if threshold is None else f", solved at {threshold:g}"
-    print(f"trained    {last_metrics['steps']:,.0f} steps in {last_metrics['seconds']:.1f} s")
-    print(f"evaluated  mean return {returns.mean():.1f} over {episodes} episodes (lowest {returns.min():.1f}{solved_at})")
-    for line in result_lines(results):
-        print(line)
-    print(f"run        {run.path}")
+    print_lines(f"trained    {last_metrics['steps']:,.0f} steps in {last_metrics['seconds']:.1f} s")
+    print_lines(f"evaluated  mean return {returns.mean():.1f} over {episodes} episodes (lowest {returns.min():.1f}{solved_at})")
+    print_lines(*result_lines(results))
+    print_lines(f"run        {run.path}")

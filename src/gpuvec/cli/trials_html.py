@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuvec.cli.curves_html import figure_page
 from gpuvec.cli.plots import import_extra
-from gpuvec.cli.runs_command import printable
+from gpuvec.cli.terminal import printable
 from gpuvec.learners.population.search.search_space import FloatArray, SearchParameter
 from gpuvec.learners.population.search.trials import Trials
 

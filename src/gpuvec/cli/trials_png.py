@@ -10,7 +10,7 @@ import numpy as np
 from gpuvec.cli.curves_png import DOTS_PER_INCH, PANEL_HEIGHT, WIDTH
 from gpuvec.cli.plots import import_extra
 from gpuvec.cli.population_png import draw_hyperparameter, style_axes
-from gpuvec.cli.runs_command import printable
+from gpuvec.cli.terminal import printable
 from gpuvec.learners.population.search.trials import Trials
 
 COLOR_MAP = "viridis"  # which people with any form of colour blindness can read
