@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.backends.device import Device
+from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.vector.framework import ArrayPointer, Framework
 from gpuvec.vector.host_copies import DLPACK_CPU, DLPACK_CUDA, is_on_gpu
 from gpuvec.vector.native_arrays import as_native, on_stream
@@ -69,11 +70,11 @@ class Actions:
             return self._import_to_gpu(actions, stream)
         array = self._host_array(actions)
         if not on_gpu:
-            return array.ctypes.data, str(array.dtype), array.shape, array
+            return address_of(array), str(array.dtype), array.shape, array
         self._checked_dtype(str(array.dtype), array.shape)  # since CuPy refuses some dtypes with messages of its own
         with on_stream(self._device, stream):
             copy = self._device.arrays.array(array)  # through pinned memory, without synchronising
-        return int(copy.data.ptr), str(array.dtype), array.shape, copy
+        return address_of(copy), str(array.dtype), array.shape, copy
 
     def _import_to_gpu(self, actions: Any, stream: int) -> ArrayPointer:
         """Actions of another framework on the environment's GPU, through DLPack.
@@ -94,7 +95,7 @@ class Actions:
         if current.ptr != stream:
             with on_stream(self._device, stream) as step_stream:
                 step_stream.wait_event(current.record())
-        return int(array.data.ptr), array.dtype.name, array.shape, array
+        return address_of(array), array.dtype.name, array.shape, array
 
     def _host_array(self, actions: Any) -> Any:
         """Actions in the host's memory as a C-contiguous NumPy array.

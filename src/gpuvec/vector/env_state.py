@@ -17,7 +17,7 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.env_params import apply_params
-from gpuvec.vector.native_arrays import as_native
+from gpuvec.vector.native_arrays import as_native, check_has_memory
 from gpuvec.vector.state_checks import check_fields, check_saved, to_integer
 
 
@@ -65,10 +65,13 @@ def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: b
     """One field of `_parse_fields`; outside a pool, one state or number for all rows is allowed too."""
     buffer = sim.schema.fields[name]
     is_integer = np.dtype(buffer.dtype).kind in "iu"
-    values = values if hasattr(values, "shape") else np.asarray(values)
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":
-        raise StateError(f"state field {name!r} must hold numbers, got an array of dtype {values.dtype}.")
-    array = as_native(sim.device, values, None if is_integer else buffer.dtype)
+    try:
+        array = as_native(sim.device, values)
+    except TypeError as error:
+        raise TypeError(f"state field {name!r}: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise StateError(f"state field {name!r} must hold numbers, got an array of dtype {array.dtype}.")
+    array = array if is_integer else array.astype(buffer.dtype, copy=False)
     shape = (num_rows, *buffer.shape)
     if array.shape not in ([shape] if pool else [shape, buffer.shape, ()]):
         per_agent = ", one value per agent" if buffer.shape else ""
@@ -127,6 +130,8 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     if isinstance(states, str | Path):
         with np.load(states, allow_pickle=False) as file:
             states = dict(file)
+    for values in states.values():
+        check_has_memory(values)
     sizes = {name: len(values) for name, values in states.items()}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")

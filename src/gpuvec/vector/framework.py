@@ -18,6 +18,7 @@ from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.compiler.types import DType
 from gpuvec.errors import MissingExtraError
 from gpuvec.vector.host_copies import is_on_gpu, to_host
+from gpuvec.vector.native_arrays import export_errors
 
 OUTPUTS = ("torch", "cupy", "jax", "numpy", "dlpack")
 
@@ -198,8 +199,11 @@ class JaxArrays(NativeArrays):
 
     def pointer(self, array: Any) -> ArrayPointer | None:
         """Returns the pointer to `array`, or None, as `Framework.pointer` describes."""
-        if isinstance(array, self._jax.Array) and is_on_gpu(array) == (self.device.kind == "cuda"):
-            array = self.device.arrays.from_dlpack(array)
+        # `_convert` of `Actions` says what is wrong with a deleted or a traced array.
+        if isinstance(array, self._jax.Array) and hasattr(array, "is_deleted") and not array.is_deleted():
+            with export_errors(array):
+                if is_on_gpu(array) == (self.device.kind == "cuda"):
+                    array = self.device.arrays.from_dlpack(array)
         return super().pointer(array)
 
 

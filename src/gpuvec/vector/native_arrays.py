@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -9,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.backends.device import Device
-from gpuvec.vector.host_copies import is_on_gpu
+from gpuvec.engine.backends.device_arrays import LOWEST_ADDRESS, address_of
+from gpuvec.vector.host_copies import framework_of, is_on_gpu
 
 
 class _StreamHandle(NamedTuple):
@@ -41,21 +43,52 @@ def on_stream(device: Device, stream: int) -> Iterator[Any]:
 
 
 def check_has_memory(tensor: Any) -> None:
-    """Refuses a tensor of torch that does not store one number for each element.
+    """Refuses a tensor of torch that does not store one number for each element, before anything reads its shape or memory.
 
     Args:
-        tensor: a tensor (...) of torch.
+        tensor: any object, of which only a tensor (...) of torch is checked.
 
     Raises:
-        TypeError: a tensor on torch's "meta" device, or one of a sparse or another layout.
+        TypeError: a tensor on torch's "meta" device, one of a sparse, nested or another layout, or one without memory: a fake
+            or functional tensor, an efficient zero tensor, or one whose storage was freed.
     """
-    layout = str(tensor.layout).removeprefix("torch.")
+    if framework_of(tensor) != "torch":
+        return
+    layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
     if tensor.is_meta:
         raise TypeError(
             "a tensor on torch's \"meta\" device holds no numbers; give one on the environment's device or the CPU."
         )
     if layout != "strided":
         raise TypeError(f"a tensor of layout {layout} was given; give a dense one, as its to_dense() returns.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns before it returns the address of a fake tensor, which is 0
+        try:
+            address, num_bytes = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+        except RuntimeError:  # a subclass without a storage
+            address = num_bytes = 0
+    last = tensor.storage_offset() + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.numel() and (address < LOWEST_ADDRESS or num_bytes < (last + 1) * tensor.element_size()):
+        raise TypeError(
+            f"a {type(tensor).__name__} was given that has no memory for its {tensor.numel()} elements, as a fake or "
+            "functional tensor, or one whose storage was freed; give a tensor that holds numbers."
+        )
+
+
+@contextmanager
+def export_errors(array: Any) -> Iterator[None]:
+    """A block that reads an array of any library, whose own errors become a TypeError that says what was given.
+
+    Args:
+        array: the array, or another object.
+    """
+    try:
+        yield
+    except Exception as error:  # each library has errors of its own, for deleted and traced arrays, other dtypes, ragged lists
+        raise TypeError(
+            f"a {type(array).__name__} was given that cannot be read as an array ({error}); give an array of numbers of NumPy, "
+            "torch, CuPy or JAX, or one with DLPack's protocol."
+        ) from error
 
 
 def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
@@ -69,18 +102,24 @@ def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
         dtype: the dtype of the result; None for the dtype of `array`.
 
     Raises:
-        TypeError: a tensor of torch on the "meta" device, or a sparse one.
+        TypeError: an array without memory, as `check_has_memory` says, or an object that is no array.
     """
     xp, on_gpu = device.arrays, device.kind == "cuda"
-    if type(array).__module__.partition(".")[0] == "torch":
-        if hasattr(array, "is_meta"):
-            check_has_memory(array)
-        array = array.detach() if on_gpu and array.is_cuda else array.detach().cpu().numpy()
-    if on_gpu and is_on_gpu(array):
-        # DLPack waits for what the producer still computes, which `__cuda_array_interface__` does not.
-        array = xp.from_dlpack(array)
-    elif on_gpu and hasattr(array, "__cuda_array_interface__"):
-        array = xp.asarray(array)
-    elif hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
-        array = np.from_dlpack(array)  # since `asarray` would create an array with this object as its element
+    check_has_memory(array)
+    with export_errors(array):
+        if framework_of(array) == "torch":
+            array = array.detach().resolve_neg()
+            array = array if on_gpu and array.is_cuda else array.cpu().numpy()
+        if on_gpu and is_on_gpu(array):
+            # DLPack waits for what the producer still computes, which `__cuda_array_interface__` does not.
+            array = xp.from_dlpack(array)
+        elif on_gpu and hasattr(array, "__cuda_array_interface__"):
+            array = xp.asarray(array)
+        elif hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
+            array = np.from_dlpack(array)  # since `asarray` would create an array with this object as its element
+            if array.flags.owndata and array.size:  # NumPy allocates memory where it is given none
+                raise TypeError("it has no memory")
+        else:
+            array = np.asarray(array)
+    address_of(array)  # refuses an array without memory before it is copied
     return xp.asarray(array, dtype, order="C")

@@ -18,7 +18,7 @@ from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Environment
 from gpuvec.vector.env_params import check_rows
 from gpuvec.vector.host_copies import DLPACK_CPU
-from gpuvec.vector.native_arrays import as_native
+from gpuvec.vector.native_arrays import as_native, check_has_memory
 
 NUM_SEEDS = 2**64
 WORD = 0xFFFFFFFF  # the lower 32 bits
@@ -137,6 +137,7 @@ def parse_reset_mask(mask: Any, num_envs: int, device: Device, name: str = "opti
         TypeError: no array, or one whose elements are not bool.
         ValueError: a wrong shape; a mask on the host without a True.
     """
+    check_has_memory(mask)
     if not hasattr(mask, "dtype") or not hasattr(mask, "shape"):
         raise TypeError(f"`{name}` must be a numpy array (or one of torch, CuPy or JAX), got {type(mask)}")
     if tuple(mask.shape) != (num_envs,):

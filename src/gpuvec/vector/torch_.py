@@ -11,6 +11,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from gpuvec.engine.backends.device import Device
+from gpuvec.engine.backends.device_arrays import LOWEST_ADDRESS
 from gpuvec.engine.compiler.types import DType
 from gpuvec.vector.framework import ArrayPointer
 from gpuvec.vector.native_arrays import check_has_memory
@@ -43,7 +44,9 @@ class TorchTensors:
 
     def wrap(self, array: Any) -> Any:
         """Returns a tensor over the memory of `array`."""
-        return from_dlpack(array) if self._index >= 0 else torch.from_numpy(array)
+        # Tensors that were made in inference mode could not be used outside of it.
+        with torch.inference_mode(False):
+            return from_dlpack(array) if self._index >= 0 else torch.from_numpy(array)
 
     def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
         """Yields the `steps` tensors of `shape` in `slab`, as `Framework.rows` describes.
@@ -54,6 +57,7 @@ class TorchTensors:
         """
         tensor, num_rows = self.wrap(slab).view(-1, *shape[1:]), shape[0]
 
+        @torch.inference_mode(False)
         def split_next(first: int) -> Any:
             count = min(TENSORS_PER_SPLIT, steps - first)
             part = tensor[first * num_rows : (first + count) * num_rows]
@@ -71,13 +75,22 @@ class TorchTensors:
 
     def pointer(self, array: Any) -> ArrayPointer | None:
         """Returns the pointer to `array`, or None, as `Framework.pointer` describes."""
-        if not isinstance(array, torch.Tensor):
+        is_plain = type(array) is torch.Tensor
+        if not is_plain and not isinstance(array, torch.Tensor):
             return None
-        index = array.get_device()
-        if index != self._index or array.layout is not torch.strided or array.is_meta:  # a meta tensor has the CPU's index
+        try:
+            index = array.get_device()
+            # A meta tensor has the CPU's index, and a fake tensor is of a subclass.
+            if index != self._index or array.layout is not torch.strided or array.is_meta or not is_plain:
+                check_has_memory(array)
+                if index != self._index:
+                    return None
+            # The address of a view of freed memory is its offset, so that it alone shows nothing.
+            is_stored = array.data_ptr() >= LOWEST_ADDRESS and array.untyped_storage().nbytes() >= array.nbytes
+            if not is_stored or array.is_neg() or not array.is_contiguous():
+                check_has_memory(array)
+                array = array.resolve_neg().contiguous()
+            return array.data_ptr(), _DTYPE_NAMES.get(array.dtype) or str(array.dtype), array.shape, array
+        except RuntimeError:  # torch's own for tensors without a storage or a shape
             check_has_memory(array)
-            if index != self._index:
-                return None
-        if not array.is_contiguous():
-            array = array.contiguous()
-        return array.data_ptr(), _DTYPE_NAMES.get(array.dtype) or str(array.dtype), array.shape, array
+            raise

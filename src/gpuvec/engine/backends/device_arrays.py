@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 DeviceArray: TypeAlias = Any
 # An array of NumPy, CuPy, PyTorch or JAX, or an object with DLPack's protocol, which users pass and receive.
 AnyArray: TypeAlias = Any
+LOWEST_ADDRESS = 4096  # of memory that a process can have, since the first page is never mapped
 
 
 def to_numpy(array: DeviceArray) -> NDArray[Any]:
@@ -30,5 +31,11 @@ def address_of(array: DeviceArray) -> int:
 
     Args:
         array: (...) the array.
+
+    Raises:
+        TypeError: the array has elements and no memory, as one that was imported from freed memory.
     """
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+    address = int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+    if address < LOWEST_ADDRESS and array.size:
+        raise TypeError(f"an array of shape {array.shape} was given that has no memory; give one that holds numbers.")
+    return address
