@@ -25,6 +25,7 @@ from gpuvec.learners.checkpoint_fit import learning_policies, require_same_polic
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import CapturedGraph, capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
+from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, map_roles, spaces_of_agent
 from gpuvec.learners.metric_report import MetricReport
 from gpuvec.learners.networks.linear import cached_parameters
@@ -203,6 +204,7 @@ class Learner:
         for stage in self.all_stages():
             self.stage_of_all(stage)()
 
+    @ordinary_tensors()
     def iterate(self) -> None:
         """Runs one iteration, on a GPU asynchronously."""
         if self.single_graph:

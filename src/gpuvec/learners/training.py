@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.cuda_graphs.settings import torch_settings
+from gpuvec.learners.cuda_graphs.settings import ordinary_tensors, torch_settings
 from gpuvec.learners.environments import TrainingEnv, make_env
 from gpuvec.learners.iterations import Ending, Iterations, OnIteration
 from gpuvec.learners.learner import Learner
@@ -61,6 +61,8 @@ def train(
     On a GPU the metrics of an iteration are read while the next one runs, unless `target_return` is set or `exact_at` requires
     the state after that iteration. The results are the same.
 
+    Tensors that are created while it runs, also by `body` and `on_iteration`, are float32 by default.
+
     Processes that torchrun started train together, each with a part of the environments, and each returns the result.
 
     Args:
@@ -88,6 +90,7 @@ def train(
         ProcessesError, LostProcessError: processes that do not fit together, or that ended.
         OutOfMemoryError: the environment, or what the learner stores, does not fit into the memory that is free.
         NonFiniteError: a number in an iteration is not finite; `on_iteration` is not called for it.
+        RuntimeError: called under `torch.no_grad` or `torch.inference_mode`.
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
     setting = shared_settings(configs).device
@@ -194,6 +197,7 @@ def make_training_env(args: TrainingArgs, num_envs: int) -> TrainingEnv:
     )  # fmt: skip
 
 
+@ordinary_tensors()
 def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bodies = None) -> Learner:
     """Returns the learner of a training with one shard.
 

@@ -22,15 +22,37 @@ def current_device(device: str) -> AbstractContextManager[Any]:
 
 
 @contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """A block, or a decorated function, in which new tensors are float32 by default and can be used in any mode of autograd.
+
+    Networks, also those of a user's body, and what learners compute have float32 numbers, whatever `torch.set_default_dtype`
+    says outside. A tensor that is made in inference mode could not be written outside of it.
+    """
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.inference_mode(False):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+@contextmanager
 def torch_settings(device: str, threads: int) -> Iterator[None]:
     """Sets the number of `threads` on a CPU; on a GPU the current device, TF32 matrix products and deterministic convolutions.
 
-    All settings are restored at the end.
+    Tensors are float32 by default. All settings are restored at the end.
 
     Args:
         device: "cpu" or "cuda:<index>".
         threads: of PyTorch operations on a CPU.
+
+    Raises:
+        RuntimeError: gradients are off, by `torch.no_grad` or `torch.inference_mode`.
     """
+    if not torch.is_grad_enabled():
+        mode = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
+        raise RuntimeError(f"a training computes gradients, which torch.{mode} turns off here: train outside of it.")
     before = torch.get_float32_matmul_precision(), torch.get_num_threads()
     was_deterministic = torch.backends.cudnn.deterministic
     try:
@@ -39,7 +61,7 @@ def torch_settings(device: str, threads: int) -> Iterator[None]:
         else:
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.deterministic = True
-        with current_device(device):
+        with current_device(device), ordinary_tensors():
             yield
     finally:
         torch.set_float32_matmul_precision(before[0])

@@ -16,7 +16,7 @@ from gpuvec.episode import STEP_LIMIT, make_endless_error
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.cuda_graphs.settings import current_device
+from gpuvec.learners.cuda_graphs.settings import current_device, ordinary_tensors
 from gpuvec.learners.environments import AgentSpaces, find_agent_spaces, is_multi_agent, make_env
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
@@ -37,6 +37,7 @@ class EpisodeResults(NamedTuple):
     metrics: Mapping[str, Tensor] = MappingProxyType({})  # {name: (E,) float32}, the environment's own metrics
 
 
+@ordinary_tensors()
 @torch.no_grad()
 def run_episodes(
     env: str,
@@ -126,6 +127,7 @@ def evaluate(
     return run_episodes(env, player, episodes=episodes, seed=seed, device=device, params=params).returns
 
 
+@ordinary_tensors()
 def load_policy(
     checkpoint: Mapping[str, Any], device: str, body: Body | None = None, role: str | None = None
 ) -> tuple[TrainingArgs, Any]:

@@ -16,6 +16,7 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_from_dict, args_to_dict
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
 from gpuvec.learners.environments import AgentSpaces, TrainingEnv, find_agent_spaces
 from gpuvec.learners.evaluation.evaluate import make_trained_network
 from gpuvec.learners.evaluation.players import Act, action_distribution, policies_by_role, policy, role_seed
@@ -73,6 +74,7 @@ class TrainedPolicy:
         NonFiniteError: a number of a network is not finite.
     """
 
+    @ordinary_tensors()
     def __init__(self, contents: Mapping[str, Any], device: str = "cpu", seed: int = 0, body: Body | None = None) -> None:
         self.device, self._seed = torch.device(str(parse_device(device))), seed
         self.args: dict[str, TrainingArgs] = {role: args_from_dict(values) for role, values in contents["args"].items()}
@@ -105,6 +107,7 @@ class TrainedPolicy:
         """
         return policies_by_role(self.networks, greedy=not stochastic)(envs)
 
+    @ordinary_tensors()
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None, *, role: str | None = None, stochastic: bool = False) -> Any:
         """Returns actions as the environment takes them, a NumPy array or a tensor as `obs` is.
@@ -128,6 +131,7 @@ class TrainedPolicy:
         inputs, leading = self._policy_inputs(obs, action_mask, role)
         return _like(obs, self._acts[role, not stochastic](*inputs), leading)
 
+    @ordinary_tensors()
     @torch.no_grad()
     def probabilities(self, obs: Any, action_mask: Any = None, *, role: str | None = None) -> Any:
         """Returns the probabilities of the actions, (..., N); of a MultiDiscrete action a tuple, (..., N_k) of each component.
@@ -152,6 +156,7 @@ class TrainedPolicy:
             f"the actions are {self.spaces[role].action}, which have a density and no probabilities: act(obs) returns the mean."
         )
 
+    @ordinary_tensors()
     @torch.no_grad()
     def value(self, obs: Any, *, role: str | None = None) -> Any:
         """Returns the expected return, (...,); of DDPG that of the policy's action by its lowest critic.

@@ -72,11 +72,12 @@ class Namespace:
         if framework_of(value) != self.name:
             value = to_host(value)
         if self.name == "torch":
-            tensor = value if isinstance(value, self.xp.Tensor) else self.xp.tensor(value)
-            if self.device.type == "cuda" and tensor.device.type == "cpu":
-                # The copy from pinned memory is asynchronous, and torch frees that memory after the copy.
-                tensor = tensor.pin_memory()
-            return tensor.to(self.device, non_blocking=True)
+            with self.xp.inference_mode(False):  # since a tensor that is made in inference mode cannot be written outside of it
+                tensor = value if isinstance(value, self.xp.Tensor) else self.xp.tensor(value)
+                if self.device.type == "cuda" and tensor.device.type == "cpu":
+                    # The copy from pinned memory is asynchronous, and torch frees that memory after the copy.
+                    tensor = tensor.pin_memory()
+                return tensor.to(self.device, non_blocking=True)
         current: AbstractContextManager[Any] = self.device if self.name == "cupy" else nullcontext()
         with current:
             return self.xp.asarray(value, **({"device": self.device} if self.name == "jax" else {}))

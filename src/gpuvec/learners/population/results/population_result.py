@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
 from gpuvec.learners.environments import TrainingEnv, make_env
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.results.population_history import PopulationHistory
@@ -41,6 +42,7 @@ class PopulationResult(NamedTuple):
         """
         return [k for k in self.history.ranking()[:count] if self.history.stopped_at[k] < 0]
 
+    @ordinary_tensors()
     def policy(self, k: int) -> Any:
         """Returns the policy and the value function of agent `k`, an `ActorCritic` as that of a single training.
 
