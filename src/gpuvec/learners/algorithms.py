@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from copy import deepcopy
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from gpuvec.learners.config.a2c_config import A2CArgs
@@ -50,13 +51,26 @@ def args_class(algorithm: str) -> type[TrainingArgs]:
 
 
 def algorithm_name(args: TrainingArgs) -> str:
-    """Returns the name of the algorithm that `args` are settings of."""
-    return next(name for name, algorithm in ALGORITHMS.items() if type(args) is algorithm.args_class)
+    """Returns the name of the algorithm that `args` are settings of, whose class may be a subclass of a user.
+
+    Raises:
+        TypeError: settings of no algorithm.
+    """
+    for name, algorithm in ALGORITHMS.items():
+        if isinstance(args, algorithm.args_class):
+            return name
+    allowed = ", ".join(algorithm.args_class.__name__ for algorithm in ALGORITHMS.values())
+    raise TypeError(f"{type(args).__name__} are settings of no algorithm; allowed are {allowed} and their subclasses.")
 
 
 def args_to_dict(args: TrainingArgs) -> dict[str, Any]:
-    """Returns the settings `args` and, as "algorithm", the name of their algorithm, as files store them."""
-    return {"algorithm": algorithm_name(args), **asdict(args)}
+    """Returns the settings `args` and, as "algorithm", the name of their algorithm, as files store them.
+
+    Fields that a subclass of a user adds are no settings of the algorithm.
+    """
+    name = algorithm_name(args)
+    values = {field.name: getattr(args, field.name) for field in fields(ALGORITHMS[name].args_class)}
+    return {"algorithm": name, **deepcopy(values)}
 
 
 def args_from_dict(values: Mapping[str, Any]) -> TrainingArgs:

@@ -7,6 +7,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 TYPE_NAMES = {bool: "True or False", int: "an integer", float: "a number", str: "text", NoneType: "None"}
+FLOAT32_MAX = 3.4028234663852886e38
 
 
 def setting_types(settings: type) -> dict[str, Any]:
@@ -39,6 +40,13 @@ def matches_type(value: object, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)
+
+
+def is_finite(value: object) -> bool:
+    """Returns whether all numbers in `value`, a setting of a checked type, are finite as float32, in which learners compute."""
+    if isinstance(value, tuple | list):
+        return all(map(is_finite, value))
+    return not isinstance(value, float | int) or abs(value) <= FLOAT32_MAX
 
 
 def describe_type(hint: Any) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar
 
 from gpuvec.learners.config.schedule import Schedule, is_ascending
-from gpuvec.learners.config.setting_types import describe_type, matches_type, setting_types
+from gpuvec.learners.config.setting_types import describe_type, is_finite, matches_type, setting_types
 
+PACKAGE = __name__.partition(".")[0]
 MAX_COUNT = 2**63 - 1  # of anything that is counted
 MAX_THREADS = 1024  # PyTorch fails to start more, and ends the process
 
@@ -59,7 +60,8 @@ class TrainingArgs:
 
     def __post_init__(self) -> None:
         require = self._require
-        hints = setting_types(type(self))
+        # A subclass of a user may have fields of its own, of any types.
+        hints = setting_types(next(cls for cls in type(self).__mro__ if cls.__module__.startswith(f"{PACKAGE}.")))
         for name in self.count_settings:
             optional = matches_type(None, hints[name])
             is_valid = self._is_count(name) or (optional and getattr(self, name) is None)
@@ -67,6 +69,7 @@ class TrainingArgs:
         require("threads", f"at most {MAX_THREADS}", self.threads <= MAX_THREADS)
         for name, hint in hints.items():
             require(name, describe_type(hint), matches_type(getattr(self, name), hint))
+            require(name, f"{describe_type(hint)}, finite in 32 bits", is_finite(getattr(self, name)))
         require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
         require("backend", "numba or cuda-c", self.backend in ("numba", "cuda-c"))
         require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
