@@ -20,7 +20,9 @@ REFUSING_ENTRY_POINT = "gpuvec.registration:refuse_make"  # the reward of a gymn
 def register(id: str, env: Environment | str, **kwargs: Any) -> None:
     """Registers an environment, so that `gymnasium.make_vec(id, num_envs=...)` and `gymnasium.make(id)` create it.
 
-    `gymnasium.make` is for environments with one agent. Registering the same environment again changes nothing.
+    `gymnasium.make` is for environments with one agent. Registering a variable again under the same id replaces all that was
+    registered: the limit of steps, the threshold and the functions are those that the variable holds now, as after an edit in a
+    notebook. Environments that exist do not change.
 
     Args:
         id: "namespace/Name-v0".
@@ -31,20 +33,29 @@ def register(id: str, env: Environment | str, **kwargs: Any) -> None:
     Raises:
         AuthoringError: no global variable of the module has the value `env`, or the variable that `env` names does not hold
             an environment.
+        TypeError: an id that is no text.
     """
+    if not isinstance(id, str):
+        raise TypeError(f"id must be text, as 'namespace/Name-v0', got {id!r}.")
+    if not isinstance(env, Environment | str):
+        raise AuthoringError(
+            f"env is {env!r}; it must be a SingleAgentEnv or a MultiAgentEnv, or the name of one, as 'module:NAME'."
+        )
     import_path = env if isinstance(env, str) else find_import_path(env)
     declaration = load_env(import_path) if isinstance(env, str) else env
+    fields: dict[str, Any] = {
+        "entry_point": SCALAR_ENTRY_POINT if isinstance(declaration, SingleAgentEnv) else REFUSING_ENTRY_POINT,
+        "vector_entry_point": VECTOR_ENTRY_POINT,
+        "max_episode_steps": declaration.max_episode_steps,
+        "reward_threshold": declaration.reward_threshold,
+        "kwargs": {"env": import_path, **kwargs},
+    }
     registered = gym.registry.get(id)
-    if registered is not None and registered.kwargs == {"env": import_path, **kwargs}:
+    if registered is None or registered.vector_entry_point != VECTOR_ENTRY_POINT or registered.kwargs.get("env") != import_path:
+        gym.register(id, **fields)  # which warns of an environment of another name that it replaces
         return
-    gym.register(
-        id,
-        entry_point=SCALAR_ENTRY_POINT if isinstance(declaration, SingleAgentEnv) else REFUSING_ENTRY_POINT,
-        vector_entry_point=VECTOR_ENTRY_POINT,
-        max_episode_steps=declaration.max_episode_steps,
-        reward_threshold=declaration.reward_threshold,
-        kwargs={"env": import_path, **kwargs},
-    )
+    for name, value in fields.items():
+        setattr(registered, name, value)
 
 
 def registered_envs(namespace: str) -> dict[str, Environment]:
@@ -111,7 +122,14 @@ def load_env(import_path: str | Environment) -> Environment:
             f"env is {import_path!r}; it must be a SingleAgentEnv or a MultiAgentEnv, or the name of one, as 'module:NAME'."
         )
     module, _, name = import_path.partition(":")
-    env = getattr(importlib.import_module(module), name or "ENV", None)
+    if not all(map(str.isidentifier, module.split("."))):
+        raise AuthoringError(f"{import_path!r} names no module; expected 'module:NAME'.")
+    try:
+        env = getattr(importlib.import_module(module), name or "ENV", None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # from an import in that module
+        raise AuthoringError(f"{import_path!r} names no module that can be imported ({error}); expected 'module:NAME'.") from error
     if not isinstance(env, Environment):
         raise AuthoringError(
             f"{import_path!r} holds {type(env).__name__}; expected 'module:NAME' of a SingleAgentEnv or a MultiAgentEnv."
