@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +27,7 @@ from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.processes import torchrun_command
 from gpuvec.errors import LostProcessError, ProcessesError
 from gpuvec.learners.runs.checkpoint import list_checkpoints, load
-from gpuvec.learners.runs.restarts import find_interrupted_run
+from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.shards import join
 from gpuvec.learners.shards.torchrun import Launch, read_launch
 
@@ -44,15 +47,22 @@ def start(folder: Path, words: str, task: Callable[[Path], None] = run_command, 
     return start_processes(task, 2, folder, **variables)
 
 
-def wait_for_checkpoint(runs: Path, iteration: int) -> Path:
+def wait_for_checkpoint(runs: Path, iteration: int, name: str = "*") -> Path:
     """Waits until there is a checkpoint of this iteration or a later one, and returns the run folder."""
     end = time.monotonic() + 300
     while time.monotonic() < end:
-        for run in runs.iterdir() if runs.is_dir() else []:
+        for run in runs.glob(name):
             if any(int(path.stem.partition("-")[2]) >= iteration for path in list_checkpoints(run)):
                 return run
         time.sleep(0.02)
     raise TimeoutError(f"no checkpoint of iteration {iteration} in {runs}")
+
+
+def job_of_torchrun() -> tuple[Any, dict[str, str]]:
+    """Returns a store as that of a torchrun without an id, and the variables of the processes that this torchrun starts."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    variables = {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"}
+    return store, variables
 
 
 def weights(run: Path, iteration: int) -> dict[str, Any]:
@@ -64,7 +74,8 @@ def weights(run: Path, iteration: int) -> dict[str, Any]:
 
 def test_a_run_that_is_stopped_and_killed_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
     runs, whole = tmp_path / "runs", tmp_path / "whole"
-    stopped = start(tmp_path, f"{ENDLESS} --runs {runs}", TORCHELASTIC_RUN_ID="first")
+    store, job = job_of_torchrun()
+    stopped = start(tmp_path, f"{ENDLESS} --runs {runs}", **job)
     run = wait_for_checkpoint(runs, 5)
     stopped[1].send_signal(signal.SIGTERM)
     (status, output, errors), (other_status, *other_outputs) = finish(stopped)
@@ -72,16 +83,14 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_weights_of_an_undisturbe
     assert "on cpu in 2 processes" in output
     assert f"to continue: gpuvec resume {run}" in output
     assert other_outputs == ["", ""], "the first process alone prints"
-    assert json.loads((run / "processes.json").read_text()) == {
-        "processes": 2, "shards": 2, "deterministic_shards": True, "sync": "gradient", "run_id": "first"
-    }  # fmt: skip
+    record = json.loads((run / "processes.json").read_text())
+    assert len(record.pop("job")) == 32
+    assert record == {"processes": 2, "shards": 2, "deterministic_shards": True, "sync": "gradient"}
 
     # The same torchrun starts `train` again: it continues the run. Then one process is killed.
     iteration = load(run)["iteration"]
-    assert find_interrupted_run(runs, "first") == run
-    assert find_interrupted_run(runs, "second") is None
     words = f"{ENDLESS} --runs {runs}"
-    killed = start(tmp_path, words, TORCHELASTIC_RUN_ID="first", TORCHELASTIC_RESTART_COUNT="1")
+    killed = start(tmp_path, words, **job, TORCHELASTIC_RESTART_COUNT="1")
     assert wait_for_checkpoint(runs, iteration + 5) == run
     killed[0].kill()
     (status, *_), (other_status, _, errors) = finish(killed)
@@ -93,7 +102,7 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_weights_of_an_undisturbe
     assert main(["resume", str(run), *steps]) == 0
     assert main([*TRAIN.split(), *steps, "--runs", str(whole)]) == 0
     assert weights(run, iterations) == weights(next(whole.iterdir()), iterations)
-    assert find_interrupted_run(runs, "first") is None, "it is complete"
+    assert store.check(["gpuvec/run"])
 
 
 @pytest.mark.exhaustive  # in the gate one process is killed above
@@ -160,6 +169,129 @@ def test_after_a_loss_the_signal_of_torchrun_does_not_end_the_process_that_repor
     with pytest.raises(OSError, match="full"), deferred_signals():
         raise OSError("the disk is full")
     assert {number: signal.getsignal(number) for number in handlers} == handlers
+
+
+# ---- restarts
+
+
+class Job:
+    """A torchrun of one process, which is this one. As a torchrun without an id it calls itself "none"."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, runs: Path) -> None:
+        self._monkeypatch, self._runs = monkeypatch, runs
+        self._store, self._variables = job_of_torchrun()
+
+    def train(self, options: str, restarts: int = 0) -> int:
+        """Returns the exit status of `gpuvec train` in a process that this torchrun starts."""
+        variables = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RESTART_COUNT": restarts}
+        for name, value in {**variables, **self._variables}.items():
+            self._monkeypatch.setenv(name, str(value))
+        self._monkeypatch.setattr(join, "_stores", [])  # of a process that did not join others before
+        return main([*f"{TRAIN} {options} --runs {self._runs}".split()])
+
+    def begin(self, options: str = "") -> Path:
+        """Trains five iterations, removes the result as if the process had been killed, and returns the run folder."""
+        before = set(self._runs.iterdir()) if self._runs.is_dir() else set()
+        assert self.train(f"--total-steps {5 * STEPS_PER_ITERATION} {options}") == 0
+        (run,) = set(self._runs.iterdir()) - before
+        (run / "result.json").unlink()
+        return run
+
+
+LONGER = f"--total-steps {7 * STEPS_PER_ITERATION}"
+
+
+def test_a_restart_continues_the_run_of_its_own_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Job(monkeypatch, tmp_path).begin()
+    own_job = Job(monkeypatch, tmp_path)
+    assert own_job.train("--env gpuvec/Acrobot-v1 --total-steps 64", restarts=1) == 0
+    assert "restarted  no run of this job has a checkpoint: the training begins again" in capsys.readouterr().out
+    assert not (other / "result.json").exists()
+    own = own_job.begin("--seed 5")
+    Job(monkeypatch, tmp_path).begin("--seed 6")  # the newest folder is that of another job
+    assert own_job.train(f"--seed 5 {LONGER}", restarts=1) == 0
+    assert f"restarted  {own} continues" in capsys.readouterr().out
+    assert load(own)["iteration"] == 7
+    assert load(other)["iteration"] == 5
+
+
+def test_a_process_that_was_not_started_again_continues_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(monkeypatch, tmp_path)
+    first = job.begin()
+    assert job.begin() != first
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--env gpuvec/Acrobot-v1", 'is a run with env="gpuvec/CartPole-v1", and this training has "gpuvec/Acrobot-v1"'),
+        ("--algorithm ppo", 'is a run with algorithm="a2c", and this training has "ppo"'),
+        ("--learning-rate 0.5", "is a run with learning_rate=0.003, and this training has 0.5: give the settings of the run"),
+        ("--params gravity 5", 'is a run with params={}, and this training has {"gravity": 5}'),
+    ],
+)
+def test_a_restart_with_other_settings_is_refused(
+    options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(monkeypatch, tmp_path)
+    run = job.begin()
+    assert job.train(f"{LONGER} {options}", restarts=1) == 1
+    assert f"gpuvec: {run} {message}" in capsys.readouterr().err
+    assert load(run)["iteration"] == 5
+
+
+def test_a_restart_refuses_a_folder_that_another_job_wrote_or_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(monkeypatch, tmp_path)
+    run, other = job.begin(), Job(monkeypatch, tmp_path).begin()
+    shutil.rmtree(run)
+    assert job.train(LONGER, restarts=1) == 1
+    assert f"process 0 cannot continue {run}, the run of this job, because this machine has no such" in capsys.readouterr().err
+    other.rename(run)
+    assert job.train(LONGER, restarts=1) == 1
+    assert f"{run} is not the run that this job began: its processes.json has another job" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive  # its parts are above
+def test_torchrun_without_an_id_restarts_its_own_run(tmp_path: Path) -> None:
+    runs, processes = tmp_path / "runs", []
+
+    def start_torchrun(options: str) -> Any:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        _, *words = torchrun_command([*f"{TRAIN} --runs {runs} --total-steps 1000000000 {options}".split()], 1, 1)
+        words[words.index("--standalone")] = f"--master-port={port}"
+        processes.append(subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        return processes[-1]
+
+    def kill_worker(torchrun: Any) -> None:
+        (worker,) = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+
+    try:
+        first = start_torchrun("")
+        other = wait_for_checkpoint(runs, 5)
+        first.kill()
+        first.wait()
+        with RunFolder(other) as folder:  # the process ends when it notices the end of torchrun
+            while folder.is_locked():
+                time.sleep(0.02)
+        iteration = load(other)["iteration"]
+        second = start_torchrun("--env gpuvec/Acrobot-v1")
+        own = wait_for_checkpoint(runs, 5, "*Acrobot*")
+        kill_worker(second)
+        wait_for_checkpoint(runs, load(own)["iteration"] + 10, "*Acrobot*")
+        assert load(own)["args"]["all"]["env"] == "gpuvec/Acrobot-v1"
+        assert load(other)["iteration"] == iteration
+        assert len(list(runs.iterdir())) == 2
+    finally:
+        for process in processes:
+            process.terminate()
+            process.communicate(timeout=300)
 
 
 # ---- messages

@@ -105,20 +105,20 @@ def start_on_gpus(start: GpuProcesses, device: str) -> None:
     os.execve(command[0], command, {"OMP_NUM_THREADS": "1", **os.environ})  # noqa: S606  # a list of words, without a shell
 
 
-def describe_processes(sharding: Sharding, num_processes: int) -> dict[str, Any]:
+def describe_processes(sharding: Sharding, num_processes: int, token: str) -> dict[str, Any]:
     """Returns what a run folder records of the processes of a training.
 
     Args:
         sharding: as the user wants it.
         num_processes: the number of processes.
+        token: of the job, as `restarts.new_token` returned it.
     """
-    launch = read_launch()
     return {
         "processes": num_processes,
         "shards": number_of_shards(sharding, num_processes),
         "deterministic_shards": sharding.deterministic_shards,
         "sync": sharding.sync,
-        "run_id": "" if launch is None else launch.run_id,
+        "job": token,
     }
 
 

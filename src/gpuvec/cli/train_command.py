@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -80,18 +80,43 @@ def train(
     """
     require_positive(checkpoint_every, episodes)
     start_on_gpus(start, settings.device)
-    if interrupted := interrupted_run(runs):
-        return resume(interrupted, None, checkpoint_every, log, episodes, watch, watch_rows, trust=True)
     live = live_settings(watch, watch_rows)
     require_packages(log)
     find_env_spec(settings.env)  # an unknown id fails here, before torch is imported
     if population:
         refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
         return _train_population(settings, population, runs, best)
+    return _train_policies(settings, algorithm, sharding, runs, log, checkpoint_every, episodes, live)
 
+
+def _train_policies(
+    settings: TrainingArgs,
+    algorithm: str,
+    sharding: Sharding,
+    runs: Path,
+    log: Sinks,
+    checkpoint_every: int,
+    episodes: int,
+    live: LiveSettings | None,
+) -> int:
+    """Trains from the beginning, or from where the processes of this job were that torchrun has started again."""
     with waiting("loading PyTorch"):
+        from gpuvec.learners.runs.restarts import interrupted_run, require_same_settings
         from gpuvec.learners.runs.run_writer import RunWriter
 
+    if interrupted := interrupted_run():
+
+        def settings_of_run(checkpoint: Mapping[str, Any]) -> dict[str, TrainingArgs]:
+            policies = _chosen_policies(settings, algorithm, sharding, checkpoint)
+            require_same_settings(checkpoint, policies, interrupted.path)
+            return policies
+
+        print(f"restarted  {interrupted.path} continues", flush=True)
+        return _continue_run(
+            interrupted.path, settings_of_run, sharding.deterministic_shards, log, checkpoint_every, episodes, live
+        )  # fmt: skip
+    if (launch := read_launch()) is not None and launch.restarts:
+        print("restarted  no run of this job has a checkpoint: the training begins again", flush=True)
     policies = _chosen_policies(settings, algorithm, sharding)
     args = next(iter(policies.values()))
 
@@ -101,29 +126,21 @@ def train(
     return run_training(policies, open_run, None, checkpoint_every, episodes, live, sharding)
 
 
-def _chosen_policies(settings: TrainingArgs, algorithm: str, sharding: Sharding) -> dict[str, TrainingArgs]:
-    """The settings of each role, with values for the device of this process."""
+def _chosen_policies(
+    settings: TrainingArgs, algorithm: str, sharding: Sharding, checkpoint: Mapping[str, Any] | None = None
+) -> dict[str, TrainingArgs]:
+    """The settings of each role, with values for the device of this process; sizes that were measured are in the checkpoint."""
     from gpuvec.learners.environments import policy_roles
 
     args = chosen_settings(settings, args_class(algorithm), tuned(settings.env, settings.device, algorithm))
     roles = policy_roles(args.env, args.params, algorithm)
-    if is_autoscaled(settings):
+    if is_autoscaled(settings) and checkpoint is None:
         args = choose_scale(args, roles, settings.num_steps, sharding)
+    elif is_autoscaled(settings) and checkpoint is not None:
+        measured = next(iter(checkpoint["args"].values()))
+        num_steps = settings.num_steps or measured["num_steps"]
+        args = replace(args, num_envs=measured["num_envs"], num_steps=num_steps)
     return dict.fromkeys(roles, args.resolved(process_device(settings.device)))
-
-
-def interrupted_run(runs: Path) -> Path | None:
-    """Returns the run folder of the same processes before torchrun started them again, if it has a checkpoint.
-
-    Args:
-        runs: the folder in which the run folders are.
-    """
-    launch = read_launch()
-    if launch is None or not launch.restarts:
-        return None
-    from gpuvec.learners.runs.restarts import find_interrupted_run
-
-    return find_interrupted_run(runs, launch.run_id)
 
 
 def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is_autoscaled: bool) -> None:
@@ -197,6 +214,23 @@ def resume(
     require_packages(log)
     if is_search(run) or is_population(run):
         return (resume_search if is_search(run) else resume_population)(run, total_steps, trust)
+
+    def settings_of_run(checkpoint: Mapping[str, Any]) -> dict[str, TrainingArgs]:
+        return _settings_to_resume(checkpoint, run, total_steps, trust)
+
+    return _continue_run(run, settings_of_run, deterministic_shards, log, checkpoint_every, episodes, live)
+
+
+def _continue_run(
+    run: Path,
+    settings_of_run: Callable[[Mapping[str, Any]], dict[str, TrainingArgs]],
+    deterministic_shards: bool,
+    log: Sinks,
+    checkpoint_every: int,
+    episodes: int,
+    live: LiveSettings | None,
+) -> int:
+    """Continues a run from its newest checkpoint; `settings_of_run` returns {role: settings} after checks of it."""
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest
         from gpuvec.learners.runs.folder import RunFolder
@@ -208,8 +242,12 @@ def resume(
         folder = stack.enter_context(RunFolder(run))
         lock_run(folder)
         checkpoint = load_newest(folder)
-        policies = _settings_to_resume(checkpoint, run, total_steps, trust)
+        policies = settings_of_run(checkpoint)
         args = next(iter(policies.values()))
+        if checkpoint["iteration"] >= args.iterations:
+            raise StateError(
+                f"{run} is complete, with {args.iterations} iterations: give a larger --total-steps to continue it."
+            )
         print_changes(changed_versions(folder))
         read_metric_lines(folder, checkpoint["iteration"])  # raises an error for damaged metrics before training, and not after
 
@@ -259,7 +297,7 @@ def _settings_to_resume(
     """The settings of each role with which a checkpoint continues, after checks that need them; `path` is that of the run.
 
     Raises:
-        StateError: a policy was not trained, or the run is complete.
+        StateError: a policy was not trained.
         CheckpointError: the module of the environment is not trusted, or the settings need a larger network than there is.
         gymnasium.error.Error: there is no such environment.
     """
@@ -277,10 +315,7 @@ def _settings_to_resume(
         policies = {role: replace(args, device=args.device.partition(":")[0]) for role, args in policies.items()}
         device = process_device(next(iter(policies.values())).device)
         policies = {role: args.resolved(device) for role, args in policies.items()}
-    first = next(iter(policies.values()))
-    find_env_spec(first.env)
-    if checkpoint["iteration"] >= first.iterations:
-        raise StateError(f"{path} is complete, with {first.iterations} iterations: give a larger --total-steps to continue it.")
+    find_env_spec(next(iter(policies.values())).env)
     return policies
 
 

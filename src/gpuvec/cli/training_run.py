@@ -19,7 +19,7 @@ from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import algorithm_name
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.metric_names import ENV_METRICS
-from gpuvec.learners.shards.torchrun import Sharding
+from gpuvec.learners.shards.torchrun import Sharding, read_launch
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
@@ -48,7 +48,7 @@ class RunRecorder:
         self.last_checkpoint: Path | None = None
         self.received_signal: Callable[[], int] = lambda: 0  # the number of the signal that a process received
         self.stop_signal = 0  # the one that ended the training
-        self.processes_record: dict[str, Any] = {"shards": 1}
+        self.processes_record: dict[str, Any] = {"shards": 1, "job": ""}
         """The contents of processes.json."""
 
     def record(self, progress: Progress, learner: Learner, metrics: dict[str, float]) -> None:
@@ -64,7 +64,7 @@ class RunRecorder:
         """
         if self.run is None and self._open_run is not None:
             self.run = self._open_run()
-            if self.processes_record["shards"] > 1:
+            if self.processes_record["shards"] > 1 or read_launch() is not None:
                 self.run.record_processes(self.processes_record)
             if self._live_settings is not None:
                 from gpuvec.replay.live.process import LiveReplays
@@ -80,7 +80,10 @@ class RunRecorder:
         if self.is_checkpoint_due(learner.iteration):
             checkpoint = learner.state_dict()
             if self.run is not None:
+                from gpuvec.learners.runs.restarts import JobRun, publish_run
+
                 self.last_checkpoint = self.run.save(checkpoint)
+                publish_run(JobRun(self.run.path, self.processes_record["job"]))
         self.stop_signal = self.received_signal()
         if self.stop_signal:
             raise KeyboardInterrupt
@@ -185,6 +188,7 @@ def run_training(
         The exit status: 0, or 128 plus the number of the signal that ended the training.
     """
     with waiting("loading PyTorch"):
+        from gpuvec.learners.runs.restarts import new_token
         from gpuvec.learners.shards.join import join_processes
 
     args = next(iter(policies.values()))
@@ -193,7 +197,7 @@ def run_training(
         processes.require_equal({"checkpoint_every": str(checkpoint_every)})  # all gather a checkpoint at the same time
         is_first = processes.rank == 0
         recorder = stack.enter_context(closing(RunRecorder(open_run if is_first else None, checkpoint_every, live)))
-        recorder.processes_record = describe_processes(sharding or Sharding(), processes.size)
+        recorder.processes_record = describe_processes(sharding or Sharding(), processes.size, new_token())
         try:
             result = _train(policies, recorder, checkpoint, sharding or Sharding(), processes)
             if not is_first:

@@ -7,7 +7,7 @@ The files of the folder::
         versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
         metrics.jsonl    one line per iteration; null where there is no number yet
         checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
-        processes.json   the number of processes and shards, if there are several
+        processes.json   the number of processes and shards, and a token of the job; of several shards, or of torchrun
         result.json      the evaluation at the end, and what ended the training; missing while it has not ended
         failure.html     the last states before a number that was not finite, if that ended the training
         live-<iteration>.html, live-<iteration>.safetensors    with `--watch`: replays and their policies, see `replay.live`

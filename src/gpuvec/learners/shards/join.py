@@ -110,10 +110,26 @@ def _reported_loss(error: BaseException, store: Any, launch: Launch, monitor: He
     return loss
 
 
-def _meet(launch: Launch, seconds: float) -> Any:
-    """Returns the store through which the processes meet, when all of them have reached it."""
-    # torchrun has a store of its own, and the first process has it without torchrun. A restart of torchrun has the same store.
-    is_host = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+def job_store(seconds: float = START_SECONDS) -> Any:
+    """Returns the store of torchrun, which is the same when torchrun starts processes again; None if there is none.
+
+    Args:
+        seconds: within which it must be reached.
+
+    Raises:
+        ProcessesError: it is not reached.
+    """
+    launch = read_launch()
+    return _common_store(launch, seconds) if launch is not None and _has_job_store() else None
+
+
+def _has_job_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _common_store(launch: Launch, seconds: float) -> Any:
+    """Returns the store of all processes: that of torchrun, or without torchrun one that the first process has."""
+    is_host = launch.rank == 0 and not _has_job_store()
     timeout, begin = timedelta(seconds=seconds), time.monotonic()
     try:
         if not _stores:
@@ -126,7 +142,13 @@ def _meet(launch: Launch, seconds: float) -> Any:
             f"process {launch.rank} does not reach the first process at {launch.address}:{launch.port} within "
             f"{time.monotonic() - begin:.0f} s."
         ) from error
-    store = c10d.PrefixStore(f"gpuvec/{launch.restarts}/{len(_stores)}", _stores[0])
+    return _stores[0]
+
+
+def _meet(launch: Launch, seconds: float) -> Any:
+    """Returns the store through which the processes meet, when all of them have reached it."""
+    common_store, timeout = _common_store(launch, seconds), timedelta(seconds=seconds)
+    store = c10d.PrefixStore(f"gpuvec/{launch.restarts}/{len(_stores)}", common_store)
     _stores.append(store)
     store.set_timeout(timeout)
     store.set(f"started/{launch.rank}", "")
