@@ -7,6 +7,7 @@ import json
 from contextlib import closing
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -21,7 +22,7 @@ from gpuvec.learners.opponents import Scripted
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.scaling import autoscale as search
 from gpuvec.learners.scaling.autoscale import ROLLOUTS_IN_MEMORY
-from gpuvec.learners.scaling.trial import Trial, run_trial
+from gpuvec.learners.scaling.trial import Trial, process_bytes, run_trial
 from gpuvec.learners.scaling.trial_choice import fastest, trials_of_all
 from gpuvec.learners.shards.process_group import Processes
 
@@ -37,16 +38,18 @@ class Machine:
         speed: `speed(num_envs, num_steps)`.
         bytes_per_sample: of the memory, to which a fixed part is added.
         free: the memory that is free.
+        bytes_before: what the process has before the first trial.
     """
 
-    def __init__(self, monkeypatch, speed, bytes_per_sample=1000, free=10**12) -> None:
+    def __init__(self, monkeypatch, speed, bytes_per_sample=1000, free=10**12, bytes_before=0) -> None:
         self.sizes: list[tuple[int, int]] = []
-        self.speed, self.bytes_per_sample = speed, bytes_per_sample
+        self.speed, self.bytes_per_sample, self.bytes_before = speed, bytes_per_sample, bytes_before
+        monkeypatch.setattr(search, "process_bytes", lambda device: bytes_before)
         monkeypatch.setattr(search, "run_trial", self.run_trial)
         monkeypatch.setattr(search, "free_bytes", lambda device: free)
 
     def num_bytes(self, num_envs, num_steps):
-        return 100 * MEGABYTE + num_envs * num_steps * self.bytes_per_sample
+        return self.bytes_before + 100 * MEGABYTE + num_envs * num_steps * self.bytes_per_sample
 
     def run_trial(self, policies, num_envs, num_steps, seconds, body, shards):
         self.sizes.append((num_envs, num_steps))
@@ -84,6 +87,26 @@ def test_no_trial_exceeds_the_share_of_the_memory(monkeypatch, free) -> None:
     assert any(f"{int(0.5 * free):,} are allowed" in trial.reason for trial in scale.trials)
     # At least a quarter of what is allowed is used: the trial with twice as much might not have fitted.
     assert machine.num_bytes(scale.num_envs, scale.num_steps) > 0.125 * free
+
+
+def test_the_memory_that_the_process_had_before_does_not_grow(monkeypatch) -> None:
+    """With PyTorch's libraries in 500 MB, a machine with 900 MB has room for what it would have without them."""
+    sizes = []
+    for bytes_before in (0, 500 * MEGABYTE):
+        machine = Machine(monkeypatch, lambda E, T: E * T * 1.0, free=900 * MEGABYTE, bytes_before=bytes_before)
+        scale = gpuvec.autoscale(ARGS, num_steps=32)
+        sizes.append(scale.num_envs)
+        assert machine.num_bytes(scale.num_envs, 32) - bytes_before <= 0.8 * 900 * MEGABYTE
+    assert sizes[0] == sizes[1] > 2000
+
+
+@pytest.mark.skipif(process_bytes("cpu") == 0, reason="this system does not report the memory of a process")
+def test_the_memory_of_this_process_is_measured() -> None:
+    before = process_bytes("cpu")
+    memory = np.ones(64 * MEGABYTE, np.uint8)
+    assert process_bytes("cpu") - before > 0.9 * memory.nbytes
+    trial = run_trial({"all": ARGS}, 4, 8, 0.01)
+    assert trial.num_bytes >= process_bytes("cpu") - before
 
 
 def test_a_first_trial_is_smaller_if_its_rollout_would_not_fit(monkeypatch) -> None:

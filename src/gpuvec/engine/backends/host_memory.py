@@ -22,6 +22,16 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return max(0, min(limits)) if limits else None
 
 
+def resident_bytes(root: Path = Path("/")) -> int | None:
+    """The memory that this process has now, in bytes; None if the system does not report it.
+
+    Args:
+        root: the folder in which `proc` is.
+    """
+    pages = _text(root / "proc/self/statm").split()
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else None
+
+
 def peak_resident_bytes() -> int | None:
     """The largest memory that this process has had since its start, in bytes; None if the system does not report it."""
     try:

@@ -1,8 +1,9 @@
 """Finds the number of environments and the length of rollouts with which a training makes most steps per second.
 
-The memory of a training grows at most in proportion to its environments and to the steps of a rollout. So a trial of twice as
-many takes at most twice the memory that the process had, and is run only if that fits. The first trial is small enough by the
-arithmetic of its rollout.
+What a training adds to the memory of the process grows at most in proportion to its environments and to the steps of a rollout.
+So a trial of twice as many adds at most twice what a trial has added, and is run only if that fits into the memory that was
+free. What the process had before, such as PyTorch's libraries, does not grow. The first trial is small enough by the arithmetic
+of its rollout.
 
 Letters: E environments, T steps.
 """
@@ -20,7 +21,7 @@ from gpuvec.learners.buffers.memory_check import free_bytes, rollout_bytes
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import current_device
 from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, shared_settings
-from gpuvec.learners.scaling.trial import Trial, free_caches, run_trial
+from gpuvec.learners.scaling.trial import Trial, free_caches, process_bytes, run_trial
 from gpuvec.learners.scaling.trial_choice import fastest, speed, trials_of_all
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
@@ -101,7 +102,7 @@ def autoscale(
         processes, num_shards = divide({}, Sharding(shards, deterministic_shards, sync), 0, joined)
         max_bytes = _max_bytes(device, memory_share, processes)
         on_trial = on_trial or (lambda _: None)
-        search = _Search(configs, max_bytes, seconds, body, on_trial, num_shards // processes.size)
+        search = _Search(configs, max_bytes, process_bytes(device), seconds, body, on_trial, num_shards // processes.size)
         search.run(device, num_steps)
         free_caches(device)
         trials = trials_of_all(search.trials, processes)
@@ -124,15 +125,23 @@ class _Search:
 
     Args:
         policies: {role: policy}, whose device is known.
-        max_bytes: the memory that a trial may take; None if the system does not report what is free.
+        max_bytes: the memory that a trial may add; None if the system does not report what is free.
+        bytes_before: the memory that the process has already.
         seconds, body, on_trial: as in `autoscale`.
         shards: of this process, which divide E.
     """
 
     def __init__(
-        self, policies: PolicyConfigs, max_bytes: int | None, seconds: float, body: Bodies, on_trial: OnTrial, shards: int
+        self,
+        policies: PolicyConfigs,
+        max_bytes: int | None,
+        bytes_before: int,
+        seconds: float,
+        body: Bodies,
+        on_trial: OnTrial,
+        shards: int,
     ) -> None:
-        self._policies, self._max_bytes, self._seconds = policies, max_bytes, seconds
+        self._policies, self._max_bytes, self._bytes_before, self._seconds = policies, max_bytes, bytes_before, seconds
         self._body, self._on_trial, self._shards = body, on_trial, shards
         self.trials: list[Trial] = []
 
@@ -214,14 +223,16 @@ class _Search:
         """Runs a trial if it fits into the memory."""
         predicted = self._predicted_bytes(num_envs, num_steps)
         if self._max_bytes is not None and predicted > self._max_bytes:
-            reason = f"it may take {predicted:,} bytes, and {self._max_bytes:,} are allowed"
+            reason = f"it may take {predicted:,} bytes more than the process had, and {self._max_bytes:,} are allowed"
             return Trial(num_envs, num_steps, reason=reason, is_too_large=True)
         return run_trial(self._policies, num_envs, num_steps, self._seconds, self._body, self._shards)
 
     def _predicted_bytes(self, num_envs: int, num_steps: int) -> int:
-        """Returns the smallest upper bound of the memory that the measured trials give; 0 without one."""
+        """Returns the smallest upper bound that the measured trials give of the memory that a trial adds; 0 without one."""
         bounds = [
-            trial.num_bytes * max(1.0, num_envs / trial.num_envs) * max(1.0, num_steps / trial.num_steps)
+            max(trial.num_bytes - self._bytes_before, 0)
+            * max(1.0, num_envs / trial.num_envs)
+            * max(1.0, num_steps / trial.num_steps)
             for trial in self.trials
             if trial.num_bytes
         ]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.engine.backends.host_memory import peak_resident_bytes
+from gpuvec.engine.backends.host_memory import peak_resident_bytes, resident_bytes
 from gpuvec.errors import OutOfMemoryError
 from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.config.training_config import TrainingArgs
@@ -105,6 +105,18 @@ def _peak_bytes(device: str) -> int | None:
     if parsed.kind == "cuda":
         return torch.cuda.max_memory_reserved(parsed.ordinal) + parsed.pooled_bytes()
     return peak_resident_bytes()
+
+
+def process_bytes(device: str) -> int:
+    """Returns the memory that this process has now, as `Trial.num_bytes` counts it; 0 if the system does not report it.
+
+    Args:
+        device: "cpu" or "cuda:<index>".
+    """
+    parsed = parse_device(device)
+    if parsed.kind == "cuda":
+        return torch.cuda.memory_reserved(parsed.ordinal) + parsed.pooled_bytes()
+    return resident_bytes() or 0
 
 
 def free_caches(device: str) -> None:
