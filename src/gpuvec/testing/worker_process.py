@@ -5,6 +5,7 @@ The task and the answer are files in a folder that both processes read.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -22,7 +23,8 @@ import cloudpickle  # type: ignore[import-untyped]  # it has no types
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment
 
-COMMAND = "import sys; from gpuvec.testing.worker_process import main; main(sys.argv[1])"
+COMMAND = "import sys; from gpuvec.testing.worker_process import main; main(sys.argv[1], int(sys.argv[2]))"
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 TASK, ANSWER = "task.pickle", "answer.json"
 
 
@@ -40,7 +42,7 @@ class WorkerError(Exception):
 
 
 class WorkerProcess:
-    """A process that runs `function(env, folder, **options)`. It is killed at the end of the `with` block.
+    """A process that runs `function(env, folder, **options)`. It is killed at the end of the block, or with this process.
 
     Args:
         function: a function of this package that returns text.
@@ -58,7 +60,7 @@ class WorkerProcess:
         path = os.pathsep.join(entry for entry in sys.path if entry)  # the worker imports from the same folders
         with (self.folder / "errors").open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND, str(self.folder)],
+                [sys.executable, "-c", COMMAND, str(self.folder), str(os.getpid())],
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
@@ -123,12 +125,17 @@ def _can_be_imported(name: str) -> bool:
     return False
 
 
-def main(folder: str) -> None:
+def main(folder: str, parent: int) -> None:
     """Runs the task that a `WorkerProcess` wrote, and writes the answer.
 
     Args:
         folder: the path of the folder of both files.
+        parent: the number of the process that waits for the answer.
     """
+    if sys.platform == "linux":  # Compiled code may run for hours, in which no Python notices the end of the parent.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It has ended already.
+        sys.exit(1)
     function, env, state, hints, options = cloudpickle.loads((Path(folder) / TASK).read_bytes())
     # The annotations of a class that was pickled by value may be strings, which only its own module can resolve.
     state.__annotations__ = hints
