@@ -129,7 +129,8 @@ def load_env(import_path: str | Environment) -> Environment:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # from an import in that module
-        raise AuthoringError(f"{import_path!r} names no module that can be imported ({error}); expected 'module:NAME'.") from error
+        message = f"{import_path!r} names no module that can be imported ({error}); expected 'module:NAME'."
+        raise AuthoringError(message) from error
     if not isinstance(env, Environment):
         raise AuthoringError(
             f"{import_path!r} holds {type(env).__name__}; expected 'module:NAME' of a SingleAgentEnv or a MultiAgentEnv."

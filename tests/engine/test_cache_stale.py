@@ -106,9 +106,9 @@ def first_step(env) -> tuple[float, float]:
     return float(reward[0]), float(obs[0, 0])
 
 
-def expected_first_step(module) -> tuple[float, float]:
+def expected_first_step(module, **params) -> tuple[float, float]:
     """(reward, observation) of the first step, computed by the Python interpreter."""
-    s, reward, _ = module.step(module.State(0.0), 0, None, module.ENV.params)
+    s, reward, _ = module.step(module.State(0.0), 0, None, module.ENV.params._replace(**params))
     return float(np.float32(reward)), float(np.float32(s.x))
 
 
@@ -181,6 +181,20 @@ class TestSingleProcess:
         assert (float(reward[0]), float(obs[0, 0])) == before
         obs, reward, *_ = env.step(np.zeros(2, np.uint8))  # an action type whose loop is compiled only now
         assert float(reward[0]) == before[0]
+
+    def test_existing_env_keeps_them_when_a_parameter_is_set(self, cache_folder):
+        """It is compiled again, with another parameter and without the changes of its module."""
+        source = SOURCE.replace("Box(-1e6, 1e6", "Box(-BOUND, BOUND").replace("GAIN = 0.5", "GAIN = 0.5\nBOUND = 100.0")
+        module, unchanged = make_module(source), make_module(source)
+        env, expected = vector_env(module), vector_env(unchanged)
+        module.GAIN, module.TABLE[1], module.BOUND = 0.25, 7.0, 3.0
+        module.helper.__defaults__ = (2.0,)
+        for each in (env, expected):
+            each.set_attr("size", 4.0)
+        assert first_step(env) == first_step(expected) == expected_first_step(unchanged, size=4.0)
+        assert env.single_observation_space == expected.single_observation_space == unchanged.ENV.spaces(None)[0]
+        assert (env.params, env.get_attr("size")) == (expected.params, (4.0, 4.0))
+        assert first_step(vector_env(module, size=4.0)) != first_step(env)  # an environment that is made later
 
     def test_params_that_differ_in_the_sign_of_zero_differ(self, cache_folder):
         source = SOURCE.replace("State(scaled(helper(s.x + p.size))), reward", "s, math.copysign(1.0, p.size)")

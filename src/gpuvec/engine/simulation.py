@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -9,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.backends.cache.key import frozen_environment
+from gpuvec.engine.backends.cache.key import detached_environment, frozen_environment
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import DeviceArray, address_of
 from gpuvec.engine.backends.kernel_set import make_kernel_set
 from gpuvec.engine.compiler.frozen import content_of, frozen_function
 from gpuvec.engine.compiler.frozen_content import Content
 from gpuvec.engine.compiler.gc_pause import gc_paused
-from gpuvec.engine.compiler.types import DType, RolloutPolicy
+from gpuvec.engine.compiler.types import DType, EnvParams, RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions
@@ -44,7 +45,8 @@ class Simulation:
             no compiled functions with a reset.
 
     Attributes:
-        env: a copy of the environment, which later changes of its module do not affect.
+        declared: a copy of the environment, which later changes of its module do not affect, for other parameters.
+        env: its frozen form for the present parameters.
         options: what the kernels are compiled for at present, including the fields of the reset pool.
         schema: what follows from the environment's declaration.
         layout: the buffers of the environment.
@@ -61,7 +63,8 @@ class Simulation:
         self, env: Environment, options: KernelOptions, num_envs: int, device: Device, integer_dtype: DType = np.int64
     ) -> None:
         check_fits_memory(env)
-        self.env, self.num_envs, self.device = frozen_environment(env), num_envs, device
+        self.declared = detached_environment(env)
+        self.env, self.num_envs, self.device = frozen_environment(self.declared), num_envs, device
         self.schema = make_schema(self.env)
         # A reset reads no actions. If its options are those of the first step, both share their compiled functions.
         self.options = options._replace(action_dtype=sampled_action_dtype(self.schema, integer_dtype))
@@ -181,13 +184,14 @@ class Simulation:
             self._policies[policy] = function, content_of(function)
         return function
 
-    def rebuild(self, env: Environment) -> None:
-        """Replaces the environment; kernels are compiled again on their next use, and the buffers stay as they are.
+    def rebuild(self, params: EnvParams) -> None:
+        """Replaces the parameters; kernels are compiled again on their next use, and the buffers stay as they are.
 
         Args:
-            env: the same environment with other parameters.
+            params: the new parameters, of the class of the present ones.
         """
-        self.env = frozen_environment(env)
+        self.declared = dataclasses.replace(self.declared, params=params)
+        self.env = frozen_environment(self.declared)
         self._kernels.close()
         self._kernels = make_kernel_set(self.env, self.num_envs, self.device)
         self._reset_launchers()

@@ -17,16 +17,16 @@ from gpuvec.errors import ActionError
 INT32_LIMITS = 2**31 - 1, -(2**31)
 
 
-def take_action_error(sim: Simulation, spaces: Any) -> ActionError | None:
+def take_action_error(sim: Simulation) -> ActionError | None:
     """Returns the error of the lowest row that recorded a fault, and clears the record; the host waits for the device.
 
     Args:
         sim: the simulation.
-        spaces: what the environment's function `spaces` returned: (observation, action) of one agent, or a dict by role.
 
     Returns:
         None if no fault was recorded since the last call.
     """
+    spaces: Any = sim.env.spaces(sim.env.params)  # (observation, action) of one agent, or a dict of them by role
     # (2,) uint64: the first faulty action, and the first step after an episode's end; the row is in the upper 32 bits.
     faults = sim.buffers["faults"]
     action_fault, ended_fault = (int(fault) for fault in to_numpy(faults))

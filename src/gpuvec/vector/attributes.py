@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from gpuvec.errors import FixedParameterError
@@ -63,14 +64,14 @@ class RowAttributes(EnvProperties):
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
         per_env = self.simulation.options.per_env
         stored = {per_env_name: self._stored_values(per_env_name) for per_env_name in per_env}
-        new_env, lists = apply_params(self._env, {name: values}, per_env, self.num_envs, stored=stored)
+        new_env, lists = apply_params(self.simulation.declared, {name: values}, per_env, self.num_envs, stored=stored)
         if name in per_env:
             with on_stream(self._device, self._stream()):
                 column = self._device.arrays.asarray(lists.get(name, getattr(new_env.params, name)))
                 self.simulation.buffers[f"param_{name}"][:] = column
             return
-        self._env = new_env
-        self.simulation.rebuild(new_env)
+        self._env = dataclasses.replace(self._env, params=new_env.params)
+        self.simulation.rebuild(new_env.params)
         self._build_spaces()
 
     def _stored_values(self, name: str) -> list[Any]:

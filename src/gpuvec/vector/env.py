@@ -245,7 +245,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
     def _raise_fault(self) -> None:
         if self.simulation.options.validate:
             with on_stream(self._device, self._stream()):
-                error = take_action_error(self.simulation, self._env.spaces(self._env.params))
+                error = take_action_error(self.simulation)
             if error is not None:
                 raise error
 

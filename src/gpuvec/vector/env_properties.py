@@ -60,7 +60,8 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _build_spaces(self) -> None:
         """Builds the spaces of one row; the spaces of all rows are built again on their next use."""
-        spaces: Any = self._env.spaces(self._env.params)
+        env = self.simulation.env
+        spaces: Any = env.spaces(env.params)
         schema, pair = self.simulation.schema, list[gym.Space[Any]]()
         if isinstance(spaces, Mapping):
             assert isinstance(schema, MultiAgentSchema), "roles are of many agents"

@@ -206,7 +206,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
     def _active_agents(self) -> list[str]:
         """The active agents, by the environment's function `active`, in the order of `possible_agents`."""
         base: Any = self._envs.unwrapped
-        env = base._env
+        env = base.simulation.env
         if env.active is None:
             return self.possible_agents.copy()
         with on_stream(base._device, base._stream()):

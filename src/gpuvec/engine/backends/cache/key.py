@@ -96,6 +96,22 @@ def frozen_environment(env: E) -> E:
     return frozen
 
 
+def detached_environment(env: E) -> E:
+    """Copies an environment and the functions that kernels and shapes follow from, so that later changes do not affect them.
+
+    Unlike those of a frozen environment, functions of the parameters alone are copies that accept other parameters.
+
+    Args:
+        env: the environment.
+    """
+    freezer = Freezer()
+    functions = {k: v for k in env.__dataclass_fields__ if k not in HOST_FIELDS and (v := getattr(env, k)) is not None}
+    changes = {name: freezer.copy_value(value) for name, value in functions.items() if name not in ("state", "params")}
+    if env.metrics is not None:
+        changes["metrics"] = _with_annotations(changes["metrics"], env.metrics)
+    return dataclasses.replace(env, **changes)
+
+
 def _with_annotations(frozen: FunctionType, original: FunctionType) -> FunctionType:
     """A copy of a frozen function with the annotations of its original, which functions of equal content do not share."""
     copy = FunctionType(frozen.__code__, frozen.__globals__, frozen.__name__, frozen.__defaults__, frozen.__closure__)
