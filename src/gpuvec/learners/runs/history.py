@@ -17,10 +17,19 @@ from numpy.typing import NDArray
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.metric_names import PROGRESS_METRICS, is_of_policy
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, RESULT, SETTINGS, parse_json
+from gpuvec.learners.runs.records import (
+    MAX_METRIC_NAMES,
+    MAX_RECORD_BYTES,
+    METRICS,
+    RESULT,
+    SETTINGS,
+    open_metrics,
+    parse_json,
+)
 from gpuvec.learners.runs.summary import algorithm_in_name, finite_number, read_record
 
 FloatArray = NDArray[np.float64]
+MAX_COLUMNS = 64  # those of the progress, and one for each role
 
 
 class RunHistory(NamedTuple):
@@ -59,12 +68,17 @@ def read_history(run: RunFolder, metric_name: str) -> RunHistory:
     if not settings:
         raise CheckpointError(f"{run.path / SETTINGS} is damaged: it is not a JSON object of settings.")
     try:
-        file = run.open(METRICS)
+        file = open_metrics(run)
     except FileNotFoundError:
         raise CheckpointError(f"{run.path} has no {METRICS}: there are no metrics yet.") from None
     with file:
         reader = _MetricReader(metric_name)
         reader.read(file)
+    if reader.is_wide:
+        raise CheckpointError(
+            f"{run.path / METRICS} is damaged: it has more than {MAX_METRIC_NAMES:,} names of metrics, or more than "
+            f"{MAX_COLUMNS} of {metric_name}."
+        )
     if not reader.num_rows:
         state = "every line is damaged" if reader.num_damaged else "there are no metrics yet"
         raise CheckpointError(f"{run.path / METRICS} has no complete line: {state}.")
@@ -109,10 +123,15 @@ class _MetricReader:
         """Whether `name` is the metric, or that of a role."""
         return name == self._metric or is_of_policy(name, self._metric)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether there are more names than a training has."""
+        return len(self.names) > MAX_METRIC_NAMES or len(self.columns) > MAX_COLUMNS
+
     def read(self, file: IO[bytes]) -> None:
-        """Reads all lines of a file."""
+        """Reads the lines of a file, until one is incomplete or there are too many names."""
         last_steps = 0.0
-        while line := file.readline(MAX_RECORD_BYTES):
+        while not self.is_wide and (line := file.readline(MAX_RECORD_BYTES)):
             if not line.endswith(b"\n"):
                 self.is_truncated = True
                 if len(line) == MAX_RECORD_BYTES:  # no line is as long, so this is another file

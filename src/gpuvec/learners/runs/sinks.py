@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gpuvec.errors import CheckpointError, MissingExtraError, RunWriteError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import METRICS, parse_json
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, open_metrics, parse_json
 
 PROJECT = "gpuvec"
 
@@ -175,12 +175,12 @@ def read_metric_lines(folder: RunFolder, iteration: int) -> list[bytes]:
     """
     lines = []
     try:
-        file = folder.open(METRICS)
+        file = open_metrics(folder)
     except FileNotFoundError:
         return []
     with file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_RECORD_BYTES), b""), 1):
+            if not line.endswith(b"\n") and len(line) < MAX_RECORD_BYTES:
                 break
             row = parse_json(line)
             if not isinstance(row, dict) or type(row.get("iteration")) not in (int, float):

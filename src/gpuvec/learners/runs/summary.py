@@ -145,8 +145,9 @@ def total_iterations(settings: dict[str, Any]) -> int:
     Args:
         settings: the content of args.json.
     """
-    total_steps, num_envs, num_steps = (finite_number(settings, name) for name in ("total_steps", "num_envs", "num_steps"))
-    return math.ceil(total_steps / (num_envs * num_steps)) if min(total_steps, num_envs, num_steps) >= 1 else 0
+    numbers = [finite_number(settings, name) for name in ("total_steps", "num_envs", "num_steps")]
+    total_steps, num_envs, num_steps = numbers
+    return math.ceil(total_steps / (num_envs * num_steps)) if all(number >= 1 for number in numbers) else 0
 
 
 def read_record(run: RunFolder, name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.metric_names import ENV_METRICS, PROGRESS_METRICS, is_of_policy, role_and_name
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import METRICS, SETTINGS, parse_json
+from gpuvec.learners.runs.records import MAX_METRIC_NAMES, MAX_RECORD_BYTES, SETTINGS, open_metrics, parse_json
 from gpuvec.learners.runs.summary import finite_number, read_record, summarize_run
 from gpuvec.replay.live.files import live_iterations
 
@@ -38,7 +38,7 @@ class MetricReader:
             folder: the run folder.
         """
         try:
-            file = folder.open(METRICS)
+            file = open_metrics(folder)
         except (FileNotFoundError, CheckpointError):
             return
         with file:
@@ -46,16 +46,17 @@ class MetricReader:
             if status.st_ino != self._inode or status.st_size < self._position:
                 self._begin(status.st_ino)  # a training that continues writes the file again
             file.seek(self._position)
-            lines = file.read(MAX_BYTES).splitlines(keepends=True)
-        for line in lines:
-            if line.endswith(b"\n"):
+            end = self._position + MAX_BYTES
+            # An incomplete line is read by a later call; one that is too long is never complete.
+            while self._position < end and (line := file.readline(MAX_RECORD_BYTES)).endswith(b"\n"):
                 self._position += len(line)
                 self._add(parse_json(line))
 
     def _add(self, row: Any) -> None:
         if not isinstance(row, dict):
             return
-        numbers = {name: number for name in row if math.isfinite(number := finite_number(row, name))}
+        names = [name for name in row if name in self.metrics or len(self.metrics) + len(row) <= MAX_METRIC_NAMES]
+        numbers = {name: number for name in names if math.isfinite(number := finite_number(row, name))}
         self.metrics |= numbers
         self._num_rows += 1
         if self._num_rows % self._stride:
