@@ -90,7 +90,7 @@ def test_a_user_defined_network_trains(device: str, algorithm: str) -> None:
     assert all(torch.equal(p, parameters[name]) for name, p in network.named_parameters())  # type: ignore[attr-defined]
     returns = evaluate(network, args.env, episodes=8, device=device)
     assert torch.equal(returns, evaluate(result.network, args.env, episodes=8, device=device))
-    with pytest.raises(StateError, match="the checkpoint is of another network: give the body that it was trained with"):
+    with pytest.raises(StateError, match="the file is of another network: give the body that it was trained with"):
         load_policy(result.checkpoint, result.args.device)
 
 

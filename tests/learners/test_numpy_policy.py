@@ -17,6 +17,7 @@ from tests.support.random_policies import CASES, PolicyCase
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy, needs_torch
+from gpuvec.learners.policy_files.policy_file import read_policy_file
 from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 from gpuvec.replay.recording import record_policy
 
@@ -39,7 +40,7 @@ def write(case: PolicyCase, folder: Path) -> tuple[TrainedPolicy, Path]:
 @pytest.mark.parametrize("case", [*(CASES[name] for name in PERCEPTRONS), SHARED], ids=[*PERCEPTRONS, "shared"])
 def test_results_are_those_of_torch(case: PolicyCase, tmp_path: Path) -> None:
     policy, path = write(case, tmp_path)
-    assert not needs_torch(path)
+    assert not needs_torch(read_policy_file(path, "numpy"))
     in_numpy = NumpyPolicy(path)
     assert (in_numpy.env, in_numpy.params, in_numpy.roles) == (policy.env, policy.params, policy.roles)
     for role in policy.roles:
@@ -79,7 +80,7 @@ BF16 = PolicyCase(CASES["discrete"].env, settings={"precision": "bf16"})
 @pytest.mark.parametrize("case", [BF16, CASES["ddpg"], CASES["masked"]], ids=["bf16", "ddpg", "convolution"])
 def test_networks_that_need_torch_are_refused(case: PolicyCase, tmp_path: Path) -> None:
     _, path = write(case, tmp_path)
-    assert needs_torch(path)
+    assert needs_torch(read_policy_file(path, "numpy"))
     with pytest.raises(CheckpointError, match="has a network that needs PyTorch"):
         NumpyPolicy(path)
 

@@ -210,10 +210,16 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]
     "missing setting": (lambda d, t: settings(d).pop("gamma"), "lacks gamma"),
     "large network": (lambda d, t: settings(d).update(hidden=[10**6, 10**6]), "needs at least .* weights"),
     "not finite": (lambda d, t: t[WEIGHT].view(-1)[:1].fill_(float("nan")), r"body\.actor\.0\.weight is not finite"),
-    "shape": (lambda d, t: t.update({WEIGHT: torch.zeros(16, 5)}), "size mismatch for body.actor.0.weight"),
-    "dtype": (lambda d, t: t.update({WEIGHT: t[WEIGHT].double()}), r"is torch\.float64, and torch\.float32 is expected"),
-    "missing tensor": (lambda d, t: t.pop(WEIGHT), r"Missing key.*body\.actor\.0\.weight"),
-    "unknown tensor": (lambda d, t: t.update({"all/extra": torch.zeros(1)}), "Unexpected key.*extra"),
+    "shape": (
+        lambda d, t: t.update({WEIGHT: torch.zeros(16, 5)}),
+        r"actor\.0\.weight' is float32 of shape \(16, 5\), and float32 of shape \(16, 4\) is expected",
+    ),
+    "dtype": (lambda d, t: t.update({WEIGHT: t[WEIGHT].double()}), r"is float64 of shape \(16, 4\), and float32 of"),
+    "missing tensor": (lambda d, t: t.pop(WEIGHT), r"actor\.0\.weight' is no tensor, and float32 of shape"),
+    "unknown tensor": (
+        lambda d, t: t.update({"all/extra": torch.zeros(1)}),
+        "'extra' is float32 of shape .*, and no tensor is expected",
+    ),
     "unknown role": (
         lambda d, t: t.update({"wolves/a": torch.zeros(1)}),
         "tensor 'wolves/a', and the description has policies of all",

@@ -223,9 +223,10 @@ def load_demo_policy(name: str) -> Any:
     """
     with waiting("loading the policy"):
         from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy, needs_torch
+        from gpuvec.learners.policy_files.policy_file import read_policy_file
 
     path = policy_path(name)
-    if not needs_torch(path):
+    if not needs_torch(read_policy_file(path, "numpy")):
         return NumpyPolicy(path)
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy

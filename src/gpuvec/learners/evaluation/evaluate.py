@@ -20,6 +20,7 @@ from gpuvec.learners.cuda_graphs.settings import current_device, ordinary_tensor
 from gpuvec.learners.environments import AgentSpaces, find_agent_spaces, is_multi_agent, make_env
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
+from gpuvec.learners.policy_files.policy_schema import require_tensors, tensor_type
 from gpuvec.learners.runs.checkpoint_schema import require_network_size
 from gpuvec.learners.runs.content_checks import require_trusted
 
@@ -168,13 +169,8 @@ def make_trained_network(
     if body is None:
         require_network_size(args, tensors)
     network = policy_class(args).make_network(args, *spaces[:2], body, critic_space=spaces.critic_observation)
-    for name, value in network.state_dict().items():
-        if name in tensors and tensors[name].dtype != value.dtype:
-            raise StateError(f"{name} of the network is {tensors[name].dtype}, and {value.dtype} is expected: export it again.")
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise StateError(f"the checkpoint is of another network: give the body that it was trained with. {error}") from error
+    require_tensors(tensors, {name: tensor_type(tensor) for name, tensor in network.state_dict().items()})
+    network.load_state_dict(tensors)
     return network
 
 

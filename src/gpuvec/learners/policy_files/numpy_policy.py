@@ -19,14 +19,19 @@ from gpuvec.errors import CheckpointError
 from gpuvec.learners.algorithms import ALL, args_from_dict
 from gpuvec.learners.config.training_config import OnPolicyArgs
 from gpuvec.learners.environments import AgentSpaces, find_agent_spaces
-from gpuvec.learners.policy_files.policy_file import read_tensors
-from gpuvec.learners.policy_files.policy_schema import require_same_spaces
+from gpuvec.learners.policy_files.policy_file import read_policy_file
+from gpuvec.learners.policy_files.policy_schema import (
+    is_perceptron,
+    num_outputs,
+    perceptron_tensors,
+    require_same_spaces,
+    require_tensors,
+)
 from gpuvec.learners.runs.content_checks import require_trusted
 
 FloatArray = NDArray[np.float32]
 FORBIDDEN = np.float32(-1e8)  # the logit of a forbidden action, as in `actor_critic`
 LIMIT, MIN_STD = 10.0, 1e-2  # of a normalised observation, as in `normalizer`
-PARTS = ("body.actor", "body.critic", "body.trunk", "body.head")
 
 
 class NumpyPolicy:
@@ -43,28 +48,26 @@ class NumpyPolicy:
     Raises:
         CheckpointError: the file cannot be used, its environment is in a module that is not imported, or a network needs
             PyTorch.
-        StateError: the spaces are not those of the environment.
+        StateError: the spaces are not those of the environment, or the network is not that of the settings.
         MissingExtraError: safetensors is not installed.
     """
 
     device, output = "cpu", "numpy"
 
     def __init__(self, path: Path | str) -> None:
-        contents, tensors = read_tensors(path, "numpy")
+        contents = read_policy_file(path, "numpy")
         self.args: dict[str, OnPolicyArgs] = {}
         self.spaces: dict[str, AgentSpaces] = {}
         self._networks: dict[str, dict[str, NDArray[Any]]] = {}
         for role, settings in contents["args"].items():
-            args, network = args_from_dict(settings), split_role(tensors, role)
-            if not isinstance(args, OnPolicyArgs) or not is_supported(args, network):
-                raise CheckpointError(f"{path} has a network that needs PyTorch: load_policy reads it.")
-            for name, array in network.items():
-                if not np.isfinite(array).all():
-                    raise CheckpointError(f"{path}: {name} is not finite: training diverged before it was saved.")
+            args, network = args_from_dict(settings), contents["policies"][role]["network"]
             require_trusted(args.env)
-            self.args[role], self._networks[role] = args, network
-            self.spaces[role] = find_agent_spaces(args.env, args.params, "cpu", role)
-            require_same_spaces(contents["spaces"][role], self.spaces[role], args, contents["gpuvec"])
+            spaces = find_agent_spaces(args.env, args.params, "cpu", role)
+            require_same_spaces(contents["spaces"][role], spaces, args, contents["gpuvec"])
+            if not isinstance(args, OnPolicyArgs) or not is_perceptron(args, contents["spaces"][role]["observation"]):
+                raise CheckpointError(f"{path} has a network that needs PyTorch: load_policy reads it.")
+            require_tensors(network, perceptron_tensors(args, spaces))
+            self.args[role], self.spaces[role], self._networks[role] = args, spaces, network
         first = next(iter(self.args.values()))
         self.env, self.params, self.roles = first.env, dict(first.params), tuple(self.args)
 
@@ -144,14 +147,14 @@ class NumpyPolicy:
         x = normalize(network, "critic_normalizer" if has_critic_obs else "normalizer", obs)
         if not args.shared:
             return run_layers(network, "body.critic", x, args.activation, is_last=True)[..., 0]
-        return self._head(network, x, args)[..., self._num_outputs(role)]
+        return self._head(network, x, args)[..., num_outputs(self.spaces[self.find_role(role)].action)]
 
     def _outputs(self, obs: Any, action_mask: Any, role: str | None) -> FloatArray:
         """The outputs of the policy's network, (..., N)."""
         network, args = self._network(role)
         x = normalize(network, "normalizer", obs)
         if args.shared:
-            outputs = self._head(network, x, args)[..., : self._num_outputs(role)]
+            outputs = self._head(network, x, args)[..., : num_outputs(self.spaces[self.find_role(role)].action)]
         else:
             outputs = run_layers(network, "body.actor", x, args.activation, is_last=True)
         return outputs if action_mask is None else np.where(np.asarray(action_mask, bool), outputs, FORBIDDEN)
@@ -165,55 +168,17 @@ class NumpyPolicy:
         role = self.find_role(role)
         return self._networks[role], self.args[role]
 
-    def _num_outputs(self, role: str | None) -> int:
-        space: Any = self.spaces[self.find_role(role)].action
-        if isinstance(space, gym.spaces.Box):
-            return int(space.shape[0])
-        return int(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec.sum())
 
-
-def needs_torch(path: Path | str) -> bool:
+def needs_torch(contents: Mapping[str, Any]) -> bool:
     """Returns whether a `NumpyPolicy` cannot have the networks of a policy file.
 
     Args:
-        path: of the file.
-
-    Raises:
-        FileNotFoundError, CheckpointError, MissingExtraError: the file cannot be read.
+        contents: the result of `read_policy_file`.
     """
-    contents, tensors = read_tensors(path, "numpy")
-    for role, settings in contents["args"].items():
-        args = args_from_dict(settings)
-        if not isinstance(args, OnPolicyArgs) or not is_supported(args, split_role(tensors, role)):
-            return True
-    return False
-
-
-def split_role(tensors: Mapping[str, NDArray[Any]], role: str) -> dict[str, NDArray[Any]]:
-    """Returns {name: array} of the network of a role.
-
-    Args:
-        tensors: {"<role>/<name>": array} of a file.
-        role: the role.
-    """
-    prefix = f"{role}/"
-    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-
-
-def is_supported(args: OnPolicyArgs, network: Mapping[str, NDArray[Any]]) -> bool:
-    """Returns whether a network is a perceptron in float32, as the settings make it.
-
-    Args:
-        args: the settings.
-        network: {name: array}.
-    """
-    names = [name for name in network if name.startswith("body.")]
-    parts = PARTS[2:] if args.shared else PARTS[:2]
-    return (
-        args.precision == "tf32"
-        and all(name.startswith(tuple(f"{part}." for part in parts)) for name in names)
-        and {name.rpartition(".")[2] for name in names} == {"weight", "bias"}
-        and all(array.ndim == (1 if name.endswith("bias") else 2) for name, array in network.items() if name in names)
+    observations = {role: spaces.get("observation") for role, spaces in contents["spaces"].items()}
+    return not all(
+        isinstance(observations[role], dict) and is_perceptron(args_from_dict(settings), observations[role])
+        for role, settings in contents["args"].items()
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuvec.errors import CheckpointError, MissingExtraError
-from gpuvec.learners.policy_files.policy_schema import parse_description, split_tensors
+from gpuvec.learners.policy_files.policy_schema import parse_description, require_dtypes, split_tensors
 from gpuvec.learners.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "gpuvec_policy"  # the key of the description in the metadata of the file
 SUFFIX = ".safetensors"
+MAX_BYTES = 1 << 30  # of a file
 
 
 def write_file(path: Path | str, content: bytes, overwrite: bool = False) -> Path:
@@ -47,6 +48,7 @@ def to_bytes(description: Mapping[str, Any], networks: Mapping[str, Mapping[str,
         networks: {role: {name: tensor}}.
 
     Raises:
+        ValueError: the file would be larger than `read_policy_file` reads.
         MissingExtraError: safetensors is not installed.
     """
     _require_safetensors()
@@ -57,41 +59,22 @@ def to_bytes(description: Mapping[str, Any], networks: Mapping[str, Mapping[str,
         for role, network in networks.items()
         for name, tensor in network.items()
     }
-    return save(tensors, {DESCRIPTION: json.dumps(description)})
+    content = save(tensors, {DESCRIPTION: json.dumps(description)})
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"the networks have {len(content):,} bytes, and a policy file at most {MAX_BYTES:,}.")
+    return content
 
 
-def read_policy_file(path: Path | str) -> dict[str, Any]:
+def read_policy_file(path: Path | str, framework: str = "pt") -> dict[str, Any]:
     """Reads a policy file. It is only data: nothing in it is executed.
 
     Args:
         path: the path of the file.
+        framework: "pt" for tensors on the CPU, or "numpy" for arrays, which needs no PyTorch.
 
     Returns:
-        {"args": {role: settings}, "policies": {role: {"network": {name: tensor}}}}, as in a checkpoint, with tensors on the
-        CPU; and "spaces" and "gpuvec", see `parse_description`.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file is not a policy file, is of another version, or is damaged.
-        MissingExtraError: safetensors is not installed.
-    """
-    contents, tensors = read_tensors(path, "pt")
-    try:
-        networks = split_tensors(tensors, contents["args"])
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} cannot be used as a policy file: {error}") from error
-    return {**contents, "policies": {role: {"network": network} for role, network in networks.items()}}
-
-
-def read_tensors(path: Path | str, framework: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the description and the tensors of a policy file. It is only data: nothing in it is executed.
-
-    Args:
-        path: the path of the file.
-        framework: "pt" for tensors, or "numpy" for arrays, which needs no PyTorch.
-
-    Returns:
-        {"args": {role: settings}, "spaces": ..., "gpuvec": ...}, see `parse_description`, and {"<role>/<name>": tensor}.
+        {"args": {role: settings}, "policies": {role: {"network": {name: tensor}}}}, as in a checkpoint; and "spaces" and
+        "gpuvec", see `parse_description`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -108,21 +91,24 @@ def read_tensors(path: Path | str, framework: str) -> tuple[dict[str, Any], dict
         )
     if not path.is_file():
         raise CheckpointError(f"{path} cannot be read as a policy file: it is not a regular file.")
+    if path.stat().st_size > MAX_BYTES:
+        raise CheckpointError(f"{path} cannot be read as a policy file: it has more than {MAX_BYTES:,} bytes.")
     try:
         with safe_open(path, framework=framework, device="cpu") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+            metadata, names = file.metadata() or {}, list(file.keys())
+            if DESCRIPTION not in metadata:
+                raise CheckpointError(f"its header has no {DESCRIPTION}, so that gpuvec did not write it.")
+            contents = parse_description(metadata[DESCRIPTION])
+            require_dtypes({name: file.get_slice(name).get_dtype() for name in names})
+            networks = split_tensors({name: file.get_tensor(name) for name in names}, contents["args"])
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} cannot be used as a policy file: {error}") from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path} cannot be read as a policy file: {error}. The file is damaged or of another kind: copy it again, or "
             "export the policy again."
         ) from error
-    try:
-        if DESCRIPTION not in metadata:
-            raise CheckpointError(f"its header has no {DESCRIPTION}, so that gpuvec did not write it.")
-        return parse_description(metadata[DESCRIPTION]), tensors
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} cannot be used as a policy file: {error}") from error
+    return {**contents, "policies": {role: {"network": network} for role, network in networks.items()}}
 
 
 def _require_safetensors() -> None:

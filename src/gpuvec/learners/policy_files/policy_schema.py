@@ -12,24 +12,26 @@ Settings are those of the training without env and params. The tensors are named
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 import gpuvec
 from gpuvec.errors import CheckpointError, StateError
-from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.training_config import OnPolicyArgs, TrainingArgs
 from gpuvec.learners.environments import AgentSpaces
-from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_network, require_roles, require_settings
+from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_roles, require_settings
 from gpuvec.learners.runs.records import parse_json
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 FORMAT = 1  # the version of the structure, increased by each change that makes older files unreadable
+DTYPES = ("F32", "F64")  # of tensors, as safetensors names them
+NONNEGATIVE = tuple(f"{name}.{part}" for name in ("normalizer", "critic_normalizer") for part in ("var", "count"))
+HEAD_MULTIPLE = 4  # the outputs of a network with a common trunk are a multiple of this, see `SharedMLP`
 KEYS = ("format", "gpuvec", "env", "params", "policies")
 ENV_SETTINGS = ("env", "params")  # settings of a training that all policies of a file share
 
@@ -133,27 +135,129 @@ def _to_tuples(value: Any) -> Any:
     return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
-def split_tensors(tensors: Mapping[str, Tensor], roles: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+def require_dtypes(dtypes: Mapping[str, str]) -> None:
+    """Checks the dtypes of the tensors in a file, before any is read: other libraries cannot read or test each of them.
+
+    Args:
+        dtypes: {name: dtype, as safetensors names it}.
+
+    Raises:
+        CheckpointError: a tensor is neither float32 nor float64.
+    """
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            raise CheckpointError(f"{reprlib.repr(name)} has the dtype {dtype}, and those of a policy are {', '.join(DTYPES)}.")
+
+
+def split_tensors(tensors: Mapping[str, Any], roles: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns {role: {name: tensor}} of the tensors in a file.
 
     Args:
-        tensors: {"<role>/<name>": tensor}.
+        tensors: {"<role>/<name>": tensor on the CPU, or array}.
         roles: a mapping whose keys are the roles of the description.
 
     Raises:
-        CheckpointError: a tensor of another role, a role without tensors, or a number that is not finite.
+        CheckpointError: a tensor of another role, a number that is not finite, or a moment that is negative.
     """
-    networks: dict[str, dict[str, Tensor]] = {role: {} for role in roles}
+    networks: dict[str, dict[str, Any]] = {role: {} for role in roles}
     for full_name, tensor in tensors.items():
         role, _, name = full_name.partition("/")
         if role not in networks:
             raise CheckpointError(
                 f"it has a tensor {reprlib.repr(full_name)}, and the description has policies of {', '.join(roles)}."
             )
+        array = np.asarray(tensor)
+        if not np.isfinite(array).all():
+            raise CheckpointError(f"policies.{role}.network.{name} is not finite: training diverged before it was saved.")
+        if name in NONNEGATIVE and (array < 0.0).any():
+            raise CheckpointError(f"policies.{role}.network.{name} must be at least 0: the file is damaged.")
         networks[role][name] = tensor
-    for role, network in networks.items():
-        require_network({"network": network}, f"policies.{role}")
     return networks
+
+
+def is_perceptron(settings: TrainingArgs, space: Mapping[str, Any]) -> bool:
+    """Returns whether a policy has perceptrons of float32 that are no part of a convolution, which need no PyTorch.
+
+    Args:
+        settings: of the policy.
+        space: the description of an agent's observations.
+    """
+    shape = space.get("shape")
+    return isinstance(settings, OnPolicyArgs) and settings.precision == "tf32" and isinstance(shape, list) and len(shape) == 1
+
+
+def perceptron_tensors(args: OnPolicyArgs, spaces: AgentSpaces) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Returns {name: (shape, dtype)} of the network that the settings describe, as `networks.actor_critic` has it.
+
+    Args:
+        args: the settings, of a perceptron.
+        spaces: of one agent.
+    """
+    critic = spaces.critic_observation
+    features, outputs = (num_features(spaces.observation), num_outputs(spaces.action))
+    critic_features = features if critic is None else num_features(critic)
+    if args.shared:
+        padded_outputs = -(-(outputs + 1) // HEAD_MULTIPLE) * HEAD_MULTIPLE
+        layers = _layers("body.trunk", (features, *args.hidden), args)
+        layers["body.head"] = args.hidden[-1], padded_outputs
+    else:
+        layers = _layers("body.actor", (features, *args.hidden, outputs), args)
+        layers |= _layers("body.critic", (critic_features, *args.hidden, 1), args)
+    tensors: dict[str, tuple[tuple[int, ...], str]]
+    tensors = {f"{name}.weight": (pair[::-1], "float32") for name, pair in layers.items()}
+    tensors |= {f"{name}.bias": ((pair[1],), "float32") for name, pair in layers.items()}
+    if isinstance(spaces.action, gym.spaces.Box):
+        tensors["log_std"] = (outputs,), "float32"
+    if args.normalize:
+        normalizers = {"normalizer": features} | ({} if critic is None else {"critic_normalizer": critic_features})
+        for name, size in normalizers.items():
+            tensors |= {f"{name}.{part}": ((size,), "float64") for part in ("mean", "var")}
+            tensors[f"{name}.count"] = (), "float64"
+    return tensors
+
+
+def _layers(part: str, sizes: tuple[int, ...], args: OnPolicyArgs) -> dict[str, tuple[int, int]]:
+    """{name: (inputs, outputs)} of the layers of a perceptron; a tanh is a module of its own and has a number, too."""
+    stride = 1 if args.activation == "relu" else 2
+    return {f"{part}.{stride * k}": pair for k, pair in enumerate(pairwise(sizes))}
+
+
+def num_features(space: gym.Space[Any]) -> int:
+    """Returns the number of features of an observation `space`."""
+    return math.prod(space.shape or (1,))
+
+
+def num_outputs(space: gym.Space[Any]) -> int:
+    """Returns the number of outputs of a policy for an action `space`: Discrete, MultiDiscrete or Box."""
+    if isinstance(space, gym.spaces.Box):
+        return int(space.shape[0])
+    return int(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec.sum())  # type: ignore[attr-defined]
+
+
+def tensor_type(tensor: Any) -> tuple[tuple[int, ...], str]:
+    """Returns (shape, dtype) of a tensor or an array, such as ((64, 4), "float32")."""
+    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+
+def require_tensors(network: Mapping[str, Any], expected: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+    """Checks the names, the shapes and the dtypes of the tensors or arrays of a network.
+
+    Args:
+        network: {name: tensor}.
+        expected: {name: (shape, dtype)}.
+
+    Raises:
+        StateError: a tensor is missing, unknown or another one.
+    """
+    types = {name: tensor_type(tensor) for name, tensor in network.items()}
+    for name in dict.fromkeys([*expected, *types]):
+        if types.get(name) != expected.get(name):
+            each_type = (each.get(name) for each in (types, expected))
+            is_type, expected_type = (f"{each[1]} of shape {each[0]}" if each else "no tensor" for each in each_type)
+            raise StateError(
+                f"the file is of another network: give the body that it was trained with. Its {reprlib.repr(name)} is "
+                f"{is_type}, and {expected_type} is expected."
+            )
 
 
 def require_same_spaces(description: Mapping[str, Any], spaces: AgentSpaces, args: TrainingArgs, version: str) -> None:

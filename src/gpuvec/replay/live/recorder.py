@@ -77,20 +77,20 @@ def record_request(folder: RunFolder, request: Request, rows: int, seed: int) ->
     """
     from gpuvec import replay
     from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy, needs_torch
-    from gpuvec.learners.policy_files.policy_file import read_policy_file, read_tensors
+    from gpuvec.learners.policy_files.policy_file import read_policy_file
     from gpuvec.replay.document import to_page
     from gpuvec.replay.recording import record_policy
 
     name = policy_name(request.iteration)
     folder.write(name, request.policy)
     path = folder.path / name
-    contents, _ = read_tensors(path, "numpy")
+    contents = read_policy_file(path, "numpy")
     for settings in contents["args"].values():
         module, _, _ = settings["env"].rpartition(":")
         if module:  # the training, whose policy it is, imported it too
             importlib.import_module(module)
     policy: Any = None
-    if needs_torch(path):  # which takes seconds and 300 MB
+    if needs_torch(contents):  # which takes seconds and 300 MB
         from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
         policy = TrainedPolicy(read_policy_file(path))
