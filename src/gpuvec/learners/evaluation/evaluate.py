@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import current_device, ordinary_tensors
-from gpuvec.learners.environments import AgentSpaces, find_agent_spaces, is_multi_agent, make_env
-from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
+from gpuvec.learners.environments import AgentSpaces, TrainingEnv, find_agent_spaces, is_multi_agent, make_env
+from gpuvec.learners.evaluation.players import Act, Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy_files.policy_schema import require_tensors, tensor_type
 from gpuvec.learners.runs.checkpoint_schema import require_network_size
@@ -39,7 +39,6 @@ class EpisodeResults(NamedTuple):
 
 
 @ordinary_tensors()
-@torch.no_grad()
 def run_episodes(
     env: str,
     player: Player,
@@ -69,35 +68,50 @@ def run_episodes(
         current_device(device),
         closing(make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)) as envs,
     ):
-        obs, info = envs.reset(seed=seed)
-        has_agents, first_obs = is_multi_agent(envs), next(iter(obs.values())) if isinstance(obs, Mapping) else obs
-        shape = (episodes, envs.unwrapped.num_agents) if has_agents else (episodes,)
-        act = player(envs)
-        returns = torch.zeros(shape, dtype=torch.float64, device=first_obs.device)
-        lengths = torch.zeros(shape, dtype=torch.int64, device=first_obs.device)
-        was_terminated = torch.zeros(shape, dtype=torch.bool, device=first_obs.device)
-        in_episode = torch.zeros_like(was_terminated)  # agents that act, or wait after an action
-        metrics = {name: torch.zeros(episodes, device=first_obs.device) for name in envs.unwrapped.metric_names}
-        running = torch.ones((episodes, 1) if has_agents else (episodes,), dtype=torch.bool, device=first_obs.device)
-        for step in range(STEP_LIMIT):
-            if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
-                results = returns.cpu(), lengths.cpu(), was_terminated.cpu(), envs.roles
-                return EpisodeResults(*results, {name: values.cpu() for name, values in metrics.items()})
-            obs, reward, terminated, truncated, info = envs.step(
-                act(obs, info["action_mask"]) if "action_mask" in info else act(obs)
-            )
-            if has_agents:
-                in_episode |= info["agent_mask"]
-            is_counted = running & in_episode if has_agents else running
-            returns += reward.where(is_counted, 0.0)
-            lengths += is_counted
-            was_terminated |= running & (info["agent_terminated"] if has_agents else terminated)
-            if has_agents:
-                in_episode &= ~info["agent_terminated"]
-            for name, values in metrics.items():  # Those of the last step of an episode are complete.
-                values.copy_(info["metrics"][name].where(running.view(-1), values))
-            running &= ~(terminated | truncated).view_as(running)
-    raise make_endless_error(int(running.sum()), episodes)
+        return run_first_episodes(envs, player(envs), seed)
+
+
+@ordinary_tensors()
+@torch.no_grad()
+def run_first_episodes(envs: TrainingEnv, act: Act, seed: int | Sequence[int]) -> EpisodeResults:
+    """Resets environments that exist, and runs the first episode of each of their E rows. They can be used again afterwards.
+
+    Args:
+        envs: the environments, with torch output; on a GPU theirs must be the current device.
+        act: acts in them, as a `Player` returns it. Its rows may be those of several policies.
+        seed: of the environments: one for all rows, or E of them, one for each row.
+
+    Raises:
+        GpuvecError: an episode took more than 100,000 steps.
+    """
+    obs, info = envs.reset(seed=seed)
+    has_agents, device = is_multi_agent(envs), envs.device
+    shape = (envs.num_envs, envs.unwrapped.num_agents) if has_agents else (envs.num_envs,)
+    returns = torch.zeros(shape, dtype=torch.float64, device=device)
+    lengths = torch.zeros(shape, dtype=torch.int64, device=device)
+    was_terminated = torch.zeros(shape, dtype=torch.bool, device=device)
+    in_episode = torch.zeros_like(was_terminated)  # agents that act, or wait after an action
+    metrics = {name: torch.zeros(envs.num_envs, device=device) for name in envs.unwrapped.metric_names}
+    running = torch.ones((envs.num_envs, 1) if has_agents else shape, dtype=torch.bool, device=device)
+    for step in range(STEP_LIMIT):
+        if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
+            results = returns.cpu(), lengths.cpu(), was_terminated.cpu(), envs.roles
+            return EpisodeResults(*results, {name: values.cpu() for name, values in metrics.items()})
+        obs, reward, terminated, truncated, info = envs.step(
+            act(obs, info["action_mask"]) if "action_mask" in info else act(obs)
+        )
+        if has_agents:
+            in_episode |= info["agent_mask"]
+        is_counted = running & in_episode if has_agents else running
+        returns += reward.where(is_counted, 0.0)
+        lengths += is_counted
+        was_terminated |= running & (info["agent_terminated"] if has_agents else terminated)
+        if has_agents:
+            in_episode &= ~info["agent_terminated"]
+        for name, values in metrics.items():  # Those of the last step of an episode are complete.
+            values.copy_(info["metrics"][name].where(running.view(-1), values))
+        running &= ~(terminated | truncated).view_as(running)
+    raise make_endless_error(int(running.sum()), envs.num_envs)
 
 
 def evaluate(
