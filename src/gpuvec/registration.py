@@ -106,6 +106,29 @@ def find_import_path(env: Environment) -> str:
     )
 
 
+def find_env_spec(env_id: str) -> gym.envs.registration.EnvSpec:
+    """The spec of a registered environment of gpuvec.
+
+    Args:
+        env_id: the id of the environment; "module:id" imports the module first.
+
+    Raises:
+        ValueError: the environment is not one of gpuvec; the message names the bundled one of that name, if there is one.
+        gymnasium.error.Error: there is no such environment; the message suggests similar ids.
+        ModuleNotFoundError: there is no such module.
+    """
+    module, _, id = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    spec, bundled = gym.registry.get(id), f"gpuvec/{id}"
+    if spec is None and bundled not in gym.registry:
+        spec = gym.spec(id)  # which raises the error, or resolves the newest version of an id without one
+    if spec is not None and spec.vector_entry_point == VECTOR_ENTRY_POINT:
+        return spec
+    remedy = f"did you mean {bundled}?" if bundled in gym.registry else "`gpuvec envs` lists those that are."
+    raise ValueError(f"{id} is not an environment of gpuvec: {remedy}")
+
+
 def load_env(import_path: str | Environment) -> Environment:
     """Imports the module of an environment and returns the environment.
 

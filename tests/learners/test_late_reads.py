@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners import iterations
 from gpuvec.learners.cuda_graphs.readout import Readout
+from gpuvec.learners.evaluation.evaluator import Evaluator
 from gpuvec.learners.ppo import PPOArgs, train
 
 TIMED = ("seconds", "steps_per_second", "gpu_memory")
@@ -114,18 +116,17 @@ def test_a_target_is_evaluated_with_the_parameters_that_reached_it(read_late: No
     evaluated: list[list[Any]] = []
     after: dict[int, list[Any]] = {}
 
-    def evaluate(network: Any, *args: Any, **kwargs: Any) -> Any:
-        evaluated.append([p.detach().clone() for p in network.parameters()])
-        return torch.tensor([0.0])  # never confirmed
+    def evaluate(evaluator: Evaluator, iteration: int) -> dict[str, float]:
+        evaluated.append([p.detach().clone() for p in evaluator._policies["all"].network.parameters()])
+        return {"eval_return": 0.0, "eval_length": 1.0}  # below the target
 
     def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
         after[int(metrics["iteration"])] = [p.detach().clone() for p in learner.policy.network.parameters()]
 
-    monkeypatch.setattr(iterations, "evaluate", evaluate)
-    args = PPOArgs(**{**vars(ARGS), "target_return": 1.0, "num_steps": 64, "total_steps": 8 * 64 * 3})
-    train(args, on_iteration, exact_at=lambda iteration: False)
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    train(replace(ARGS, target_return=1.0, evaluate_every=4), on_iteration, exact_at=lambda iteration: False)
     assert len(evaluated) == 1  # the next one is due after the end
-    assert all(torch.equal(one, other) for one, other in zip(evaluated[0], after[1], strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(evaluated[0], after[4], strict=True))
 
 
 def test_phases_are_reported_with_their_ends() -> None:

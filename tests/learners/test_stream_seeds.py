@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.learners.a2c import A2CArgs
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.seeds import ACTIONS, CONFIRMATION, EVALUATION, MINIBATCHES, WEIGHTS, stream_seed
+from gpuvec.learners.seeds import ACTIONS, EVALUATION, INTERMEDIATE_EVALUATION, MINIBATCHES, WEIGHTS, stream_seed
 from gpuvec.learners.training import make_learner
 
 TAG: dict[str, Any] = {"env": "gpuvec/TagGridWorld-v0", "num_envs": 2, "num_steps": 4, "hidden": (8,), "device": "cpu"}
-PURPOSES = (WEIGHTS, ACTIONS, MINIBATCHES, CONFIRMATION, EVALUATION)
+PURPOSES = (WEIGHTS, ACTIONS, MINIBATCHES, INTERMEDIATE_EVALUATION, EVALUATION)
 
 
 def test_each_seed_purpose_and_role_has_its_own_stream() -> None:

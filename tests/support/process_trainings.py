@@ -36,16 +36,21 @@ STREET: dict[str, Any] = {
     **SMALL, "num_steps": 16, "num_iterations": 5, "env": "tests/Street-v0",
     "params": {"guards": 2, "walkers": 3, "length": 4, "num_observed": 1, "max_episode_steps": 7},
 }  # fmt: skip
+EVALUATIONS = {"evaluate_every": 2, "evaluate_episodes": 5}
 PPO = PPOArgs(
-    **CART_POLE, num_iterations=6, num_minibatches=2, update_epochs=2, normalize=True, normalize_returns=True, target_kl=0.02
-)
+    **CART_POLE, **EVALUATIONS, num_iterations=6, num_minibatches=2, update_epochs=2, normalize=True, normalize_returns=True,
+    target_kl=0.02,
+)  # fmt: skip
 PPO_COPIES = replace(PPO, num_iterations=4)  # trained as copies that are averaged
 A2C = A2CArgs(**CART_POLE, num_iterations=5, shared=True)
 TD3 = DDPGArgs(
     **SMALL, env="gpuvec/Pendulum-v1", num_steps=4, num_iterations=8, batch_size=16, buffer_size=160, learning_starts=64,
     gradient_steps=3, n_step=2, critics=2, policy_delay=2, target_sigma=0.2, normalize=True,
 )  # fmt: skip
-TWO = {"guard": PPOArgs(**STREET, num_minibatches=2, normalize=True), "walker": A2CArgs(**STREET, learning_rate=1e-3)}
+TWO = {
+    "guard": PPOArgs(**STREET, **EVALUATIONS, num_minibatches=2, normalize=True),
+    "walker": A2CArgs(**STREET, **EVALUATIONS, learning_rate=1e-3),
+}
 FUSED = PPOArgs(
     env="gpuvec/CartPole-v1", num_envs=256, num_steps=16, num_iterations=6, num_minibatches=2, update_epochs=2, hidden=(32, 32),
     params={"max_episode_steps": 9}, device="cuda", fused=True, seed=3,

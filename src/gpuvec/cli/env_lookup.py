@@ -1,11 +1,9 @@
-"""Finds the environment that a command line or a checkpoint names."""
+"""Imports the module of the environment that a checkpoint names."""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
-
-import gymnasium as gym
 
 from gpuvec.errors import CheckpointError
 
@@ -30,19 +28,3 @@ def import_env_module(env_id: str, trust: bool, path: Path) -> None:
         require_trusted(env_id)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-
-
-def find_env_spec(env_id: str) -> gym.envs.registration.EnvSpec:
-    """The spec of a registered environment.
-
-    Args:
-        env_id: the id of the environment; "module:id" imports the module first.
-
-    Raises:
-        gymnasium.error.Error: there is no such environment; the message suggests similar ids.
-        ModuleNotFoundError: there is no such module.
-    """
-    module, _, id = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    return gym.spec(id)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuvec.cli.deferred_signals import deferred_signals
-from gpuvec.cli.env_lookup import find_env_spec, import_env_module
+from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.population_run import nothing_to_save
 from gpuvec.cli.population_table import print_population
@@ -16,6 +16,7 @@ from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
 from gpuvec.errors import StateError
 from gpuvec.learners.runs.records import PBT
+from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
     from gpuvec.learners.population.search.population_based_training import PBTArgs, PBTResult

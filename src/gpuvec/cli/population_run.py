@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.cli.deferred_signals import deferred_signals
-from gpuvec.cli.env_lookup import find_env_spec, import_env_module
+from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.cli.terminal import print_lines
@@ -24,6 +24,7 @@ from gpuvec.learners.config.tuned import tuned_for_population
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.records import POPULATION
+from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
     from gpuvec.learners.population.results.population_result import PopulationResult

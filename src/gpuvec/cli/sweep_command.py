@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 import tyro
 
-from gpuvec.cli.env_lookup import find_env_spec
 from gpuvec.cli.pbt_run import is_pbt, new_pbt, resume_pbt
 from gpuvec.cli.population_run import base_settings
 from gpuvec.cli.progress import waiting
@@ -18,6 +17,7 @@ from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.runs.records import SWEEP
+from gpuvec.registration import find_env_spec
 
 Ranges = Annotated[tuple[tuple[str, Literal["log", "linear"], float, float], ...], tyro.conf.UseAppendAction]
 

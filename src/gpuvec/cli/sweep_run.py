@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuvec.cli.compare_command import estimate_text
 from gpuvec.cli.deferred_signals import deferred_signals
-from gpuvec.cli.env_lookup import find_env_spec, import_env_module
+from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -21,6 +21,7 @@ from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, FloatArray
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.trials import Trials
+from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
     from gpuvec.learners.population.search.sweep import Search, SweepResult

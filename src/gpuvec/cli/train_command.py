@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from gpuvec.cli.env_lookup import find_env_spec, import_env_module
+from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
 from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
@@ -26,6 +26,7 @@ from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.sinks import require_packages
 from gpuvec.learners.shards.torchrun import Sharding, process_device, read_launch
+from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
     from gpuvec.learners.runs.folder import RunFolder
@@ -130,7 +131,7 @@ def _chosen_policies(
     settings: TrainingArgs, algorithm: str, sharding: Sharding, checkpoint: Mapping[str, Any] | None = None
 ) -> dict[str, TrainingArgs]:
     """The settings of each role, with values for the device of this process; sizes that were measured are in the checkpoint."""
-    from gpuvec.learners.environments import policy_roles
+    from gpuvec.learners.environments import policy_roles, resolve_args
 
     args = chosen_settings(settings, args_class(algorithm), tuned(settings.env, settings.device, algorithm))
     roles = policy_roles(args.env, args.params, algorithm)
@@ -140,7 +141,7 @@ def _chosen_policies(
         measured = next(iter(checkpoint["args"].values()))
         num_steps = settings.num_steps or measured["num_steps"]
         args = replace(args, num_envs=measured["num_envs"], num_steps=num_steps)
-    return dict.fromkeys(roles, args.resolved(process_device(settings.device)))
+    return dict.fromkeys(roles, resolve_args(args, process_device(settings.device)))
 
 
 def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is_autoscaled: bool) -> None:

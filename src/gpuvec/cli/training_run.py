@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuvec.cli.deferred_signals import deferred_signals
-from gpuvec.cli.env_lookup import find_env_spec
 from gpuvec.cli.eval_command import result_lines
 from gpuvec.cli.failure_replay import save_failure
 from gpuvec.cli.processes import common_signal, describe_processes
@@ -20,6 +19,7 @@ from gpuvec.learners.algorithms import algorithm_name
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.shards.torchrun import Sharding, read_launch
+from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner

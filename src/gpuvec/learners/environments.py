@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
 
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import find_tuned_settings
-from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
-from gpuvec.spec import MultiAgentEnv
+from gpuvec.registration import find_env_spec, load_env
+from gpuvec.spec import Environment, MultiAgentEnv
 from gpuvec.vector.env import VectorEnv
+from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.spaces import space_of_one_agent
 
 # Arguments of `make_vec` that change the environment, while others change only its execution.
 ENV_ARGUMENTS = {"max_episode_steps", "per_env"}
+
+A = TypeVar("A", bound=TrainingArgs)
 
 
 class TrainingEnv(Protocol):
@@ -81,11 +86,7 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
         gymnasium.error.Error: there is no such id.
         GpuvecError: as `VectorEnv`.
     """
-    module, _, id = env.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    if gym.spec(id).vector_entry_point != VECTOR_ENTRY_POINT:
-        raise ValueError(f"{env} is not an environment of gpuvec: learners train in those that `gpuvec envs` lists.")
+    find_env_spec(env)
     make_vec_arguments = {*inspect.signature(gym.make_vec).parameters, *inspect.signature(VectorEnv.__init__).parameters}
     if reserved := sorted(params.keys() & make_vec_arguments - ENV_ARGUMENTS):
         raise ValueError(
@@ -120,14 +121,87 @@ def policy_roles(env: str, params: Mapping[str, Any], algorithm: str = "ppo") ->
         params: the environment's own parameters.
         algorithm: the name of the algorithm that trains.
     """
-    kwargs = gym.spec(env.rpartition(":")[2]).kwargs
-    declaration = load_env(kwargs["env"])
-    values = {name: value for name, value in {**kwargs, **params}.items() if name in declaration.params._fields}
+    declaration = _declaration_of(env)[0]
+    values = {name: value for name, value in params.items() if name in declaration.params._fields}
     declared_params = declaration.params._replace(**values)
     if isinstance(declaration, MultiAgentEnv) and declaration.roles and find_tuned_settings(env, algorithm).by_role:
         return tuple(declaration.roles(declared_params))
     spaces: Any = declaration.spaces(declared_params)
     return tuple(spaces) if isinstance(spaces, Mapping) else (ALL,)
+
+
+def _declaration_of(env: str) -> tuple[Environment, int | None]:
+    """The declaration of a registered environment with the parameters of its id, and its step limit."""
+    kwargs = find_env_spec(env).kwargs
+    declared = load_env(kwargs["env"])
+    own = {name: value for name, value in kwargs.items() if name in declared.params._fields}
+    return apply_params(declared, own, (), 1)[0], kwargs.get("max_episode_steps", declared.max_episode_steps)
+
+
+def resolve_args(args: A, device: str) -> A:
+    """Returns settings for a device, with all parameters of their evaluations that are not the environment's own.
+
+    Args:
+        args: the settings.
+        device: "cpu" or "cuda:<index>".
+
+    Raises:
+        ValueError, TypeError: parameters that the environment refuses, or with which a policy cannot be evaluated.
+    """
+    params = evaluation_params(args.env, args.params, args.evaluate_params)
+    return dataclasses.replace(args.resolved(device), evaluate_params=params)
+
+
+def evaluation_params(env: str, trained: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of the environment with which a policy is evaluated, those that are not the environment's own.
+
+    A training may make its task easier, such as by a wider range of initial states. Its parameters are therefore kept only
+    where the network would not fit otherwise: those on which spaces, the number of agents or roles depend. A step limit is kept
+    if the environment has none.
+
+    Args:
+        env: the id of the environment.
+        trained: the parameters in the training.
+        chosen: parameters that replace those.
+
+    Raises:
+        ValueError: with `chosen`, spaces, agents or roles are not those of the training; or values that the environment
+            refuses.
+        TypeError: a parameter that the environment does not have, or a value of another type.
+    """
+    declaration, step_limit = _declaration_of(env)
+
+    def fitting(params: Mapping[str, Any]) -> Any:
+        """What a network depends on."""
+        return _network_inputs(apply_params(declaration, params, (), 1, keywords=sorted(ENV_ARGUMENTS))[0])
+
+    kept = {name: value for name, value in trained.items() if name not in ENV_ARGUMENTS}
+    expected = fitting(kept)
+    for name in list(kept):
+        others = {key: value for key, value in kept.items() if key != name}
+        with suppress(ValueError, TypeError):  # parameters that make no sense without this one
+            if fitting(others) == expected:
+                kept = others
+    params = {**kept, **{name: value for name, value in chosen.items() if name not in ENV_ARGUMENTS}}
+    if fitting(params) != expected:
+        raise ValueError(
+            f"with the parameters {dict(chosen)} the spaces, agents or roles of {env} are not those of the training, so its "
+            "policies do not fit: leave these parameters out, or train with them."
+        )
+    params = {name: value for name, value in params.items() if value != getattr(declaration.params, name)}
+    limit = chosen.get("max_episode_steps", step_limit or trained.get("max_episode_steps"))
+    return params if limit == step_limit else {**params, "max_episode_steps": limit}
+
+
+def _network_inputs(env: Environment) -> Any:
+    """What the networks of policies depend on in an environment."""
+    params, spaces = env.params, cast(Any, env.spaces(env.params))
+    by_role = spaces if isinstance(spaces, Mapping) else {ALL: spaces}
+    shapes = [(role, type(obs), obs.shape, obs.dtype, action) for role, (obs, action) in by_role.items()]
+    masked = env.masked_components(params) if env.masked_components else None
+    if not isinstance(env, MultiAgentEnv):
+        return shapes, masked
+    return shapes, masked, env.agents(params), list(env.roles(params).items()) if env.roles else None
 
 
 def spaces_of_agent(env: TrainingEnv, role: str = ALL) -> tuple[gym.Space[Any], gym.Space[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -10,12 +11,10 @@ import torch
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.evaluation.evaluate import evaluate
+from gpuvec.learners.evaluation.evaluator import Evaluator, evaluation_metric_names
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.seeds import CONFIRMATION, stream_seed
 from gpuvec.learners.shards.process_group import Processes
 
-ITERATIONS_TO_CONFIRM = 8  # between two evaluations that may confirm the target
 OnIteration = Callable[[Learner, dict[str, float]], bool | None]
 """Called with the learner and the metrics of an iteration; returns whether the training ends before its time."""
 Ending = Literal["total_steps", "target_return", "on_iteration"]
@@ -23,7 +22,7 @@ Ending = Literal["total_steps", "target_return", "on_iteration"]
 
 
 class Iterations:
-    """The iterations of a training, and their reports.
+    """The iterations of a training, their evaluations and their reports. `close` frees the environments of evaluations.
 
     Args:
         args: the settings, resolved.
@@ -49,7 +48,10 @@ class Iterations:
         self._is_stopped = False  # of all processes
         self._device = parse_device(args.device)
         self._last_read_time = time.perf_counter()
-        self._reads_late = reads_late(args.device) and args.target_return is None
+        self._reads_late = reads_late(args.device)
+        # One process evaluates, and all have its numbers, so that they agree on the end of the training.
+        has_evaluator = args.evaluate_every is not None and self._processes.rank == 0
+        self._evaluator = Evaluator(args, learner.policies) if has_evaluator else None
 
     def run(self) -> list[dict[str, float]]:
         """Iterates until the end of the training, and returns the metrics of each iteration."""
@@ -68,17 +70,19 @@ class Iterations:
     def read(self) -> None:
         """Starts to read the iteration that was launched last, and reports those whose reads are finished.
 
-        These are the one before it, and the iteration itself if it is the last one or has to be exact.
+        These are the one before it, and the iteration itself if it is the last one or has to be exact. An evaluation is exact:
+        it needs the parameters of its iteration, and its host waits for the device anyway.
         """
         self.learner.start_read()
         launched = self.learner.iteration
-        is_exact = not self._reads_late or launched >= self.args.iterations or self.exact_at(launched)
+        is_last = launched >= self.args.iterations
+        is_exact = not self._reads_late or is_last or self._is_evaluated(launched) or self.exact_at(launched)
         self.report_pending(0 if is_exact else 1)
         if self._wants_stop and self._processes.size == 1:
             self.report_pending()
         # Several processes agree in exact iterations alone, because each exchange between their hosts takes time.
         if self.on_iteration is not None and not self.learner.pending_reads:
-            self._is_stopped = self._processes.decide(lambda: self._wants_stop)
+            (self._is_stopped,) = map(bool, self._processes.numbers_of_first(lambda: [self._wants_stop], 1))
 
     def report_pending(self, keep: int = 0) -> None:
         """Waits for reads that were started, and reports their iterations in their order.
@@ -96,20 +100,39 @@ class Iterations:
         learner.seconds += seconds
         progress = {"iteration": iteration, "steps": iteration * args.steps_per_iteration, "seconds": learner.seconds}
         progress |= {"steps_per_second": args.steps_per_iteration / seconds, "gpu_memory": float(self._reserved_bytes())}
-        self.history.append({**progress, **metrics})
-        target = args.target_return
-        if target is not None and metrics["last_return"] >= target and iteration >= learner.next_confirmation:
-            self.is_solved = self._processes.decide(lambda: self._evaluated_return() >= target)
-            learner.next_confirmation = iteration + ITERATIONS_TO_CONFIRM
+        evaluation = self._evaluate(iteration)
+        self.history.append({**progress, **metrics, **evaluation})
+        self.is_solved = args.target_return is not None and evaluation["eval_return"] >= args.target_return
         if self.on_iteration is not None and self.on_iteration(learner, self.history[-1]):
             self._wants_stop = True
 
-    def _evaluated_return(self) -> float:
-        """Returns the mean return of the present policy, since the episodes of a rollout began under older policies."""
-        args = self.args
-        seed = stream_seed(args.seed, CONFIRMATION)
-        returns = evaluate(self.learner.policy.network, args.env, seed=seed, device=args.device, params=args.params)
-        return float(returns.mean())
+    def _is_evaluated(self, iteration: int) -> bool:
+        return self.args.evaluate_every is not None and iteration % self.args.evaluate_every == 0
+
+    def _evaluate(self, iteration: int) -> dict[str, float]:
+        """Returns the metrics of an evaluation, nan in iterations without one, and none in a training without any.
+
+        The seconds of the training do not contain it.
+        """
+        if self.args.evaluate_every is None:
+            return {}
+        names = evaluation_metric_names(self.learner.policies)
+        if not self._is_evaluated(iteration):
+            return dict.fromkeys(names, math.nan)
+
+        def evaluate() -> list[float]:
+            assert self._evaluator is not None, "the first process has one until `close`"
+            return list(self._evaluator.evaluate(iteration).values())
+
+        values = self._processes.numbers_of_first(evaluate, len(names))
+        self._last_read_time = time.perf_counter()
+        return dict(zip(names, values, strict=True))
+
+    def close(self) -> None:
+        """Closes the environments of evaluations."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self._evaluator = None
 
     def _reserved_bytes(self) -> int:
         """Returns the bytes of the GPU that this process has reserved for arrays."""

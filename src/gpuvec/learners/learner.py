@@ -56,8 +56,6 @@ class Learner:
     ) -> None:
         self.args, self.env, self.iteration, self.shard = args, env, 0, shard or Shard()
         self.seconds = 0.0  # of training
-        # The iteration from which on an evaluation may confirm that the target return is reached.
-        self.next_confirmation = 0
         subject = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
         mask_shape = action_mask_shape(env)
         require_memory(args.device, rollout_bytes(env, args.num_steps, mask_shape), subject)
@@ -257,8 +255,7 @@ class Learner:
         args = {role: args_to_dict(policy.args) for role, policy in learning_policies(self.policies).items()}
         return {
             **clone_tensors(self.state_tensors()), "generators": generators, "env": self.env.state_dict(), "args": args,
-            "iteration": self.iteration, "seconds": self.seconds, "next_confirmation": self.next_confirmation,
-            "format": FORMAT,
+            "iteration": self.iteration, "seconds": self.seconds, "format": FORMAT,
         }  # fmt: skip
 
     def load_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
@@ -289,4 +286,3 @@ class Learner:
             policy.generator.set_state(checkpoint["generators"][role].cpu())
         self.env.load_state_dict(checkpoint["env"])
         self.iteration, self.seconds = checkpoint["iteration"], checkpoint["seconds"]
-        self.next_confirmation = checkpoint["next_confirmation"]

@@ -14,7 +14,7 @@ from gpuvec.errors import StateError
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.guard import ALLOWED, Guard
 from gpuvec.learners.evaluation.evaluate import agent_spaces, load_policy, trained_role
-from gpuvec.learners.evaluation.players import action_distribution
+from gpuvec.learners.evaluation.players import Draws, Player, action_distribution, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.runs.checkpoint import load
@@ -76,10 +76,14 @@ class FrozenPolicy(Policy):
     @torch.no_grad()
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the actions of the network in step `t`, (R, ...); `episode_start` is not used."""
-        policy = action_distribution(self.network, self.rows.obs[t], self.rows.action_mask_at(t))
-        action = policy.mode() if self._greedy else policy.draw(self.sampler, self.num_rollouts, t).action
+        actions = action_distribution(self.network, self.rows.obs[t], self.rows.action_mask_at(t))
+        action = actions.mode() if self._greedy else actions.draw(self.sampler, self.num_rollouts, t).action
         control: Tensor = self.network.control(action)
         return control
+
+    def player(self, seed: int, draws: Draws) -> Player:
+        """Returns a player that acts as the policy does in the training, see `Policy.player`."""
+        return policy(self.network, greedy=self._greedy, seed=seed, draws=draws)
 
     def finish_rollout(self) -> None:
         """Counts the rollout, and checks that each row had an allowed action in each step."""
@@ -109,6 +113,7 @@ class ScriptedPolicy(Policy):
         super().__init__(args, context)
         self.guard, self._act = Guard({}, {}, args.device), config.act
         obs, space = context.rows.obs[0], context.action_space
+        self._obs_dim = obs.dim() - 1  # of one agent
         shape, expected = tuple(self._actions_at(0).shape), (len(obs), *(space.shape or ()))
         if shape != expected:
             raise ValueError(f"the scripted policy returns actions of shape {shape}; for {space} it must return {expected}.")
@@ -116,6 +121,17 @@ class ScriptedPolicy(Policy):
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the actions of the function in step `t`, (R, ...); `episode_start` is not used."""
         return self._actions_at(t)
+
+    def player(self, seed: int, draws: Draws) -> Player:
+        """Returns a player that acts by the function, which gets the rows of all environments; it draws no numbers."""
+
+        def act(*inputs: Tensor) -> Tensor:
+            leading = inputs[0].shape[: inputs[0].dim() - self._obs_dim]
+            rows = (x.flatten(0, len(leading) - 1) for x in inputs)
+            actions: Tensor = self._act(*rows)
+            return actions.unflatten(0, leading)  # type: ignore[no-any-return]  # of torch
+
+        return lambda envs: act
 
     def _actions_at(self, t: int) -> Tensor:
         action_mask = self.rows.action_mask_at(t)

@@ -18,6 +18,7 @@ from gpuvec.learners.buffers.env_rollout import EnvRollout, RolloutRows
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
+from gpuvec.learners.evaluation.players import Draws, Player, policy
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 from gpuvec.learners.shards.process_group import Processes
@@ -115,6 +116,18 @@ class Policy:
     def fused_rollout(self, rollout: EnvRollout) -> Stage | None:
         """Returns a stage that fills `rollout` in place of `act`, if the policy has one and acts for all agents."""
         return None
+
+    def player(self, seed: int, draws: Draws) -> Player:
+        """Returns a player that acts by this policy in other environments, with the parameters that it has at each time.
+
+        It draws actions as the policy does in training; a deterministic policy takes its action, without noise.
+
+        Args:
+            seed: of the actions that are drawn.
+            draws: numbers them.
+        """
+        assert self.network is not None, "policies without a network override this"
+        return policy(self.network, greedy=False, seed=seed, draws=draws)  # type: ignore[arg-type]  # a `PolicyNetwork`
 
     def finish_rollout(self) -> None:
         """Is called after the last step of a rollout, in the same stage."""

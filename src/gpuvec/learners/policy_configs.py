@@ -14,7 +14,8 @@ from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPo
 from gpuvec.learners.policy import Policy, PolicyContext
 
 SHARED_SETTINGS = (
-    "env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads"
+    "env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "evaluate_every",
+    "evaluate_episodes", "evaluate_params", "target_return", "threads"
 )  # fmt: skip
 """Settings that are equal for all policies of a training."""
 

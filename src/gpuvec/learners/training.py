@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors, torch_settings
-from gpuvec.learners.environments import TrainingEnv, make_env
+from gpuvec.learners.environments import TrainingEnv, make_env, resolve_args
 from gpuvec.learners.iterations import Ending, Iterations, OnIteration
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, policy_factories, shared_settings
@@ -56,10 +56,14 @@ def train(
     deterministic_shards: bool = True,
     sync: Sync = "gradient",
 ) -> Result:
-    """Trains until `args.total_steps`, until `args.target_return` is reached, or until `on_iteration` returns True.
+    """Trains until `args.total_steps`, until an evaluation reaches `args.target_return`, or until `on_iteration` returns True.
 
-    On a GPU the metrics of an iteration are read while the next one runs, unless `target_return` is set or `exact_at` requires
-    the state after that iteration. The results are the same.
+    After every `args.evaluate_every` iterations the policies are evaluated, which changes nothing of the training: the metrics
+    `eval_return` and `eval_length` are the means of whole episodes that the present policies play in environments of their own,
+    and nan in other iterations. Their time is not in `seconds`, and their steps are not in `steps`.
+
+    On a GPU the metrics of an iteration are read while the next one runs, unless the iteration is evaluated or `exact_at`
+    requires the state after it. The results are the same.
 
     Tensors that are created while it runs, also by `body` and `on_iteration`, are float32 by default.
 
@@ -96,7 +100,9 @@ def train(
     setting = shared_settings(configs).device
     with join_processes(setting) as joined, ExitStack() as stack:
         device = process_device(setting)
-        configs = {role: each.resolved(device) if isinstance(each, TrainingArgs) else each for role, each in configs.items()}
+        configs = {
+            role: resolve_args(each, device) if isinstance(each, TrainingArgs) else each for role, each in configs.items()
+        }
         sharding = Sharding(shards, deterministic_shards, sync)
         processes, num_shards = divide(configs, sharding, 0 if checkpoint is None else checkpoint["iteration"], joined)
         shared = shared_settings(configs)
@@ -105,7 +111,8 @@ def train(
             learner = stack.enter_context(open_learner(configs, body, num_shards, processes, sync))
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
-        iterations = Iterations(shared, learner, on_iteration, exact_at, processes)
+            iterations = Iterations(shared, learner, on_iteration, exact_at, processes)
+            stack.callback(iterations.close)
         _iterate(shared, learner, iterations, on_phase)
         return make_result(configs, learner, iterations)
 

@@ -14,6 +14,7 @@ from gpuvec.learners.config.setting_types import describe_type, is_finite, match
 PACKAGE = __name__.partition(".")[0]
 MAX_COUNT = 2**63 - 1  # of anything that is counted
 MAX_THREADS = 1024  # PyTorch fails to start more, and ends the process
+EVALUATIONS_FOR_TARGET = 32  # in a training that has a target and no interval of evaluations
 
 A = TypeVar("A", bound="TrainingArgs")
 
@@ -44,8 +45,16 @@ class TrainingArgs:
     """Total number of environment steps, rounded up to whole iterations. By default that of num_iterations."""
     num_iterations: int = 128
     """Number of iterations, if total_steps is not given."""
+    evaluate_every: int | None = None
+    """Evaluate the policy after every so many iterations, in environments of its own; the training is the same. By default
+    never, and with target_return about 32 times in the training."""
+    evaluate_episodes: int = 32
+    """Number of episodes of such an evaluation, each the first one of its environment, with actions that are drawn."""
+    evaluate_params: dict[str, bool | int | float] = field(default_factory=dict)
+    """Parameters of the environment in evaluations, during the training and at its end. Others are the environment's own, but
+    those of `params` on which spaces, agents or roles depend are kept."""
     target_return: float | None = None
-    """Stop when the mean return of the environments' last episodes reaches this and an evaluation confirms it."""
+    """Stop when the mean return of an evaluation reaches this."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers, of the policy and of the value function. For images a convolution precedes them."""
     reward_scale: float = 1.0
@@ -55,7 +64,9 @@ class TrainingArgs:
     threads: int = 1
     """Threads of PyTorch on a CPU. Small networks gain little from more than one."""
 
-    count_settings: ClassVar[tuple[str, ...]] = ("num_envs", "num_steps", "total_steps", "num_iterations", "threads")
+    count_settings: ClassVar[tuple[str, ...]] = (
+        "num_envs", "num_steps", "total_steps", "num_iterations", "evaluate_every", "evaluate_episodes", "threads"
+    )  # fmt: skip
     """Names of the settings that are integers of at least 1."""
 
     def __post_init__(self) -> None:
@@ -88,7 +99,10 @@ class TrainingArgs:
         """Returns the settings for `device`, "cpu" or "cuda:<index>", with values in place of None and "auto"."""
         num_envs = self.num_envs or (128 if device == "cpu" else 4096)
         total_steps = self.total_steps or self.num_iterations * num_envs * self.num_steps
-        return dataclasses.replace(self, device=device, num_envs=num_envs, total_steps=total_steps)
+        values = dataclasses.replace(self, device=device, num_envs=num_envs, total_steps=total_steps)
+        if self.evaluate_every is None and self.target_return is not None:
+            return dataclasses.replace(values, evaluate_every=max(1, values.iterations // EVALUATIONS_FOR_TARGET))
+        return values
 
     @property
     def steps_per_iteration(self) -> int:

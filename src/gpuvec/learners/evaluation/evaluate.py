@@ -95,7 +95,8 @@ def run_first_episodes(envs: TrainingEnv, act: Act, seed: int | Sequence[int]) -
     running = torch.ones((envs.num_envs, 1) if has_agents else shape, dtype=torch.bool, device=device)
     for step in range(STEP_LIMIT):
         if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
-            results = returns.cpu(), lengths.cpu(), was_terminated.cpu(), envs.roles
+            roles = {role: agents.cpu() if isinstance(agents, Tensor) else agents for role, agents in envs.roles.items()}
+            results = returns.cpu(), lengths.cpu(), was_terminated.cpu(), roles
             return EpisodeResults(*results, {name: values.cpu() for name, values in metrics.items()})
         obs, reward, terminated, truncated, info = envs.step(
             act(obs, info["action_mask"]) if "action_mask" in info else act(obs)

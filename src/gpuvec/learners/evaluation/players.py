@@ -51,13 +51,31 @@ def action_distribution(network: Any, obs: Tensor, action_mask: Tensor | None) -
     return network.policy(obs) if action_mask is None else network.policy(obs, action_mask)
 
 
-def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Player:
+class Draws:
+    """Numbers the draws of players that act in several evaluations, so that each evaluation draws numbers of its own.
+
+    Args:
+        device: of the players, "cpu" or "cuda:<index>".
+    """
+
+    def __init__(self, device: str) -> None:
+        self.evaluation = torch.zeros((), dtype=torch.int64, device=device)
+        self.steps = count()
+
+    def begin(self, evaluation: int) -> None:
+        """Makes the next draws those of an evaluation, by its number, whatever was drawn before."""
+        self.evaluation.fill_(evaluation)
+        self.steps = count()
+
+
+def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0, draws: Draws | None = None) -> Player:
     """Returns a player that acts by a network.
 
     Args:
         network: the policy.
         greedy: take the likeliest action instead of drawing one.
         seed: of the actions that are drawn.
+        draws: numbers them; None to number them from 0 on.
 
     Raises:
         NonFiniteError: a weight of the network, or a moment of its normaliser, is not finite.
@@ -65,13 +83,14 @@ def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Pla
     require_finite(network)
 
     def player(envs: TrainingEnv) -> Act:
-        sampler, steps = Sampler(str(envs.device), seed), count()
-        iteration = torch.zeros((), dtype=torch.int64, device=envs.device)
+        sampler, numbers = Sampler(str(envs.device), seed), draws or Draws(str(envs.device))
 
         @torch.no_grad()
         def act(obs: Tensor, action_mask: Tensor | None = None) -> Tensor:
             actions = action_distribution(network, obs, action_mask)
-            return network.control(actions.mode() if greedy else actions.draw(sampler, iteration, next(steps)).action)
+            if greedy:
+                return network.control(actions.mode())
+            return network.control(actions.draw(sampler, numbers.evaluation, next(numbers.steps)).action)
 
         return act
 

@@ -27,6 +27,7 @@ from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.checkpoint_fit import learning_policies
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
+from gpuvec.learners.environments import resolve_args
 from gpuvec.learners.iterations import Iterations
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, shared_settings
@@ -138,7 +139,7 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
         require_supported(self, trainer)
         device = training_device(shared_settings(self._configs).device, trainer.strategy.root_device)
         resolved = {
-            role: each.resolved(device) if isinstance(each, TrainingArgs) else each for role, each in self._configs.items()
+            role: resolve_args(each, device) if isinstance(each, TrainingArgs) else each for role, each in self._configs.items()
         }
         self._resolved, self._shared = resolved, shared_settings(resolved)
         with ExitStack() as stack, self._torch_settings():
@@ -186,7 +187,9 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
         if self._shared.device != "cpu":
             with self._torch_settings():
                 learner.capture()
-        self._iterations = Iterations(self._shared, learner, self._publish, self._is_exact, self._processes)
+        with self._torch_settings():
+            self._iterations = Iterations(self._shared, learner, self._publish, self._is_exact, self._processes)
+        self._stack.callback(self._iterations.close)
         self._stop_at_end()
 
     def training_step(self, batch: int, batch_idx: int) -> None:
@@ -277,7 +280,7 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
         trainer, iteration = self.trainer, int(metrics["iteration"])
         values = {name: value for name, value in metrics.items() if math.isfinite(value)}
         trainer.callback_metrics.update({name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()})
-        shown = {name: value for name, value in values.items() if name.rpartition("/")[2] == "last_return"}
+        shown = {name: value for name, value in values.items() if name.rpartition("/")[2] in ("last_return", "eval_return")}
         trainer.progress_bar_metrics.update(shown)
         interval = trainer.log_every_n_steps
         if not interval or (iteration % interval and iteration < self._shared.iterations):

@@ -34,6 +34,8 @@ NONNEGATIVE = tuple(f"{name}.{part}" for name in ("normalizer", "critic_normaliz
 HEAD_MULTIPLE = 4  # the outputs of a network with a common trunk are a multiple of this, see `SharedMLP`
 KEYS = ("format", "gpuvec", "env", "params", "policies")
 ENV_SETTINGS = ("env", "params")  # settings of a training that all policies of a file share
+# Settings that were added to this format, which older files lack, with what their trainings did.
+ADDED_SETTINGS: dict[str, Any] = {"evaluate_every": None, "evaluate_episodes": 32, "evaluate_params": {}}
 
 
 def describe_policies(settings: Mapping[str, Mapping[str, Any]], spaces: Mapping[str, AgentSpaces]) -> dict[str, Any]:
@@ -121,6 +123,7 @@ def parse_description(text: str) -> dict[str, Any]:
         require_keys(require_mapping(policy, path), ("settings", "spaces"), path, exact=True)
         settings = require_mapping(policy["settings"], f"{path}.settings")
         settings = {**_to_tuples(settings), **{name: values[name] for name in ENV_SETTINGS}}
+        settings = {**ADDED_SETTINGS, **settings}
         require_settings(settings, f"{path}.settings")
         args[role], spaces[role] = settings, require_mapping(policy["spaces"], f"{path}.spaces")
     if not isinstance(values["gpuvec"], str):

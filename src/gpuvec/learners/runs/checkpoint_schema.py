@@ -28,9 +28,9 @@ from gpuvec.learners.runs.content_checks import (
     require_settings,
 )
 
-FORMAT = 5  # the version of the structure, increased by each change that makes older checkpoints unreadable
+FORMAT = 6  # the version of the structure, increased by each change that makes older checkpoints unreadable
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
-KEYS = ("format", "args", "policies", "generators", "env", "obs", "episode_start", "iteration", "seconds", "next_confirmation")
+KEYS = ("format", "args", "policies", "generators", "env", "obs", "episode_start", "iteration", "seconds")
 ROLE_KEYS = ("obs", "action_mask")  # tensors, or {role: tensor} if roles have spaces of their own
 # Of environments with action masks, with many agents, or with observations of a critic
 OPTIONAL_KEYS = ("action_mask", "episode_continues", "critic_obs")
@@ -76,8 +76,7 @@ def require_checkpoint(checkpoint: object, num_shards: int = 1) -> dict[str, Any
             _require_tensor(value, name)
     for role in settings:
         require_network(policies[role], f"policies.{role}")
-    for name in ("iteration", "next_confirmation"):
-        _require_count(checkpoint[name], name)
+    _require_count(checkpoint["iteration"], "iteration")
     seconds = checkpoint["seconds"]
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.0 <= seconds < math.inf:
         raise CheckpointError(f"seconds must be a number of at least 0, got {reprlib.repr(seconds)}.")

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from gpuvec.learners.runs.history import RunHistory
 
-IGNORED_SETTINGS = ("env", "seed", "num_iterations")  # the last one only determines total_steps
+# The number of iterations only determines total_steps, and how often a policy is evaluated does not change it.
+IGNORED_SETTINGS = ("env", "seed", "num_iterations", "evaluate_every", "evaluate_episodes")
 MAX_VALUE_LENGTH = 40
 
 

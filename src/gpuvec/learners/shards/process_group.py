@@ -137,18 +137,23 @@ class Processes:
                         f"{other.get(name)} in process {rank}."
                     )
 
-    def decide(self, decision: Callable[[], bool]) -> bool:
-        """Returns the decision of the first process, which alone calls the function `decision`.
+    def numbers_of_first(self, compute: Callable[[], Sequence[float]], count: int) -> list[float]:
+        """Returns the numbers of the first process, which alone calls the function `compute`.
+
+        Args:
+            compute: returns `count` numbers.
+            count: how many they are.
 
         Raises:
             LostProcessError: another process ended.
         """
         if self.size == 1:
-            return decision()
-        value = torch.tensor([int(decision()) if self.rank == 0 else 0])
+            return list(compute())
+        values = torch.tensor(compute() if self.rank == 0 else [0.0] * count, dtype=torch.float64)
         with _lost_processes_reported():
-            dist.broadcast(value, 0, group=self.groups.host)
-        return bool(value)
+            dist.broadcast(values, 0, group=self.groups.host)
+        numbers: list[float] = values.tolist()
+        return numbers
 
     def largest(self, number: int) -> int:
         """Returns the largest `number` of all processes, which all of them must call.

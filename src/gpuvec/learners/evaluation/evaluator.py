@@ -1,0 +1,77 @@
+"""Evaluations of the policies of a training, between its iterations, in environments of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.checkpoint_fit import learning_policies
+from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.environments import make_env
+from gpuvec.learners.evaluation.evaluate import run_first_episodes
+from gpuvec.learners.evaluation.players import Draws, by_role, role_seed
+from gpuvec.learners.networks.linear import cached_parameters
+from gpuvec.learners.policy import Policy
+from gpuvec.learners.seeds import INTERMEDIATE_EVALUATION, stream_seed
+
+EVALUATION_METRICS = ("eval_return", "eval_length")
+"""The metrics of an evaluation, of all agents or of each role that learns: means over episodes and agents."""
+
+
+class Evaluator:
+    """Evaluates the present policies of a learner, as often as it is called. Nothing of the training changes.
+
+    Environments and players are made once. An evaluation is the first episode of each environment, with actions that are drawn
+    as in training. The environments and the actions have random numbers that no training uses, and that depend on the seed and
+    on the iteration alone, so that a training that is continued has the same evaluations.
+
+    On a GPU all operations are on the current stream, so that they read the parameters that the last iteration wrote there. The
+    host waits for the end of the episodes.
+
+    Args:
+        args: the settings of the training, resolved.
+        policies: {role: policy}, or {"all": ...} for one policy of all agents.
+
+    Raises:
+        OutOfMemoryError: the environments do not fit into the memory that is free.
+    """
+
+    def __init__(self, args: TrainingArgs, policies: Mapping[str, Policy]) -> None:
+        self._args, self._policies, self._draws = args, policies, Draws(args.device)
+        self._envs = make_env(
+            args.env, args.evaluate_episodes, args.evaluate_params,
+            device=args.device, output="torch", buffers=1, backend=args.backend,
+        )  # fmt: skip
+        seed = stream_seed(args.seed, INTERMEDIATE_EVALUATION)
+        players = {role: policy.player(role_seed(seed, role), self._draws) for role, policy in policies.items()}
+        self._act = (players[ALL] if ALL in players else by_role(players))(self._envs)
+
+    def evaluate(self, iteration: int) -> dict[str, float]:
+        """Returns the metrics of an evaluation after `iteration`, named as in `evaluation_metric_names`.
+
+        Raises:
+            GpuvecError: an episode took more than 100,000 steps.
+        """
+        self._draws.begin(iteration)
+        seed = stream_seed(self._args.seed, INTERMEDIATE_EVALUATION, index=iteration)
+        with cached_parameters(*(policy.network for policy in self._policies.values())):
+            results = run_first_episodes(self._envs, self._act, seed)
+        means = [
+            float((values if role == ALL else values[:, results.roles[role]]).double().mean())
+            for role in learning_policies(self._policies)
+            for values in (results.returns, results.lengths)
+        ]
+        return dict(zip(evaluation_metric_names(self._policies), means, strict=True))
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._envs.close()
+
+
+def evaluation_metric_names(policies: Mapping[str, Policy]) -> list[str]:
+    """Returns the names of the metrics of an evaluation: those of the policy of a role begin with the role.
+
+    Args:
+        policies: {role: policy}; those that do not learn have no metrics.
+    """
+    return [name if role == ALL else f"{role}/{name}" for role in learning_policies(policies) for name in EVALUATION_METRICS]
