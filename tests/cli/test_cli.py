@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,9 +48,11 @@ class TestTrain:
         folder, printed = training_run
         lines = printed.splitlines()
         assert lines[0] == "PPO on gpuvec/CartPole-v1, 4 environments on cpu, seed 5"
-        assert "3/3" in lines[-4]
-        assert lines[-3].startswith("trained    96 steps in ")
-        assert lines[-2].startswith("evaluated  mean return ")
+        assert "3/3" in lines[-5]
+        assert lines[-4].startswith("trained    96 steps in ")
+        assert lines[-3].startswith("evaluated  mean return ")
+        assert lines[-3].endswith(", solved at 475)")
+        assert lines[-2] == "parameters the environment's own"
         assert lines[-1] == f"run        {folder}"
         assert "\x1b" not in printed
 
@@ -93,6 +96,35 @@ def test_train_and_eval_with_another_algorithm(tmp_path: Path, capsys: pytest.Ca
         main(["train", "--algorithm", "a2c", "--clip", "0.1"])
 
 
+def test_an_evaluation_has_the_own_parameters_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The training's episodes end after three steps; own ones are longer, and the threshold is for them alone."""
+    limited = ["--params", "max_episode_steps", "3", "--runs", str(tmp_path)]
+    assert main(["train", *limited, *TINY]) == 0
+    own = r"solved at 475\)\nparameters the environment's own \(trained with max_episode_steps 3\)\n"
+    assert re.search(f"{own}run ", out(capsys))
+    (folder,) = tmp_path.iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["params"], result["mean_return"] > 3.0) == ({}, True)
+    command = ["eval", str(folder), "--episodes", "3", "--seed", "1", "--device", "cpu"]
+    assert main(command) == 0
+    text = out(capsys)
+    assert f"mean return {result['mean_return']:.1f} " in text  # the evaluation at the end of the training
+    assert re.search(f"{own}$", text)
+    for options, used in ((["--training-params"], 3), (["--params", "max_episode_steps", "2"], 2)):
+        assert main([*command, *options]) == 0
+        text = out(capsys)
+        assert f": mean return {used}.0 +- 0.0 " in text
+        assert f"parameters max_episode_steps {used}, and else the environment's own" in text
+        assert "solved" not in text
+    assert main([*command, "--params", "grvity", "2"]) == 1
+    assert main(["train", "--evaluate-params", "max_episode_steps", "2", *limited, *TINY]) == 0
+    assert "parameters max_episode_steps 2, and else the environment's own (trained with max_episode_steps 3)" in out(capsys)
+
+
+def out(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
 def test_the_interval_counts_episodes_and_not_agents() -> None:
     """The interval is 1.96 times the standard error, which is sqrt(5 / 3) / 2 for 1, 2, 3, 4."""
     returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -111,6 +143,12 @@ class TestErrors:
             (["train", "--episodes", "0"], "episodes must be at least 1"),
             (["train", "--algorithm", "sac"], "algorithm must be one of ppo, a2c, ddpg, got 'sac'"),
             (["train", "--device", "cpu", "--params", "grvity", "3"], "did you mean 'gravity'?"),
+            (["train", "--device", "cpu", "--evaluate-params", "grvity", "3"], "did you mean 'gravity'?"),
+            (["train", "--env", "CartPole-v1"], "is not an environment of gpuvec: did you mean gpuvec/CartPole-v1?"),
+            (["train", "--env", "ConnectFour-v0"], "did you mean gpuvec/ConnectFour-v0?"),
+            (["train", "--env", "Blackjack-v1"], "is not an environment of gpuvec: `gpuvec envs` lists those that are."),
+            (["train", "--population", "2", "--env", "CartPole-v1"], "did you mean gpuvec/CartPole-v1?"),
+            (["sweep", "--env", "CartPole-v1"], "did you mean gpuvec/CartPole-v1?"),
             (["eval", "no/such/run"], "there is no policy"),
         ],
     )

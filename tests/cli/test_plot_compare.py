@@ -40,8 +40,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of CartPole with two learning rates, of three seeds and of one, and one run with two roles."""
     folder = tmp_path_factory.mktemp("runs")
     for seed in (1, 2, 3):
-        write_run(folder, seed, {"return": [float(seed), 480.0 * seed]}, evaluated=100.0 * seed, learning_rate=0.1)
-    write_run(folder, 1, {"return": [5.0, 6.0]}, learning_rate=0.2)
+        columns = {"return": [float(seed), 480.0 * seed], "eval_return": [math.nan, 480.0 * seed]}
+        write_run(folder, seed, columns, evaluated=100.0 * seed, learning_rate=0.1, evaluate_params={})
+    write_run(folder, 1, {"return": [5.0, 6.0], "eval_return": [5.0, 6.0]}, learning_rate=0.2, evaluate_params={})
     write_run(folder, 1, {"wolves/return": [1.0, 2.0], "sheep/return": [3.0, 4.0]}, env="gpuvec/Predators-v0")
     return folder
 
@@ -218,9 +219,16 @@ class TestTable:
         assert (first["seeds_at_threshold"], float(first["steps_to_threshold"])) == ("3", 200.0)
         assert (second["final"], second["final_low"], second["steps_to_threshold"]) == ("6.0", "", "")
 
+    def test_a_run_without_evaluations_has_no_steps_to_the_threshold(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_run(tmp_path, 1, {"return": [500.0]}, evaluate_params={})
+        assert main(["compare", str(tmp_path)]) == 0
+        assert "  not evaluated" in capsys.readouterr().out
+
     def test_text_from_files_is_no_formula(self) -> None:
         none = Estimate(math.nan, math.nan, math.nan)
-        row = Comparison("=1+2", "ppo", 1, "return", none, none, (1.0, 1.0), 1.0, math.nan, math.nan, 0, "")
+        row = Comparison("=1+2", "ppo", 1, "return", none, none, (1.0, 1.0), 1.0, math.nan, math.nan, 0, 0, "")
         assert next(iter(csv.DictReader(io.StringIO(csv_text([row])))))["environment"] == "'=1+2"
 
     def test_the_module_of_an_environment_is_not_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +280,7 @@ class TestBadRuns:
         self, runs: Path, capsys: pytest.CaptureFixture[str], command: str
     ) -> None:
         assert main([command, str(runs), "--metric", "retrun"]) == 1
-        assert "has no metric 'retrun'; it has gpu_memory, iteration, return, seconds, steps" in capsys.readouterr().err
+        assert "has no metric 'retrun'; it has eval_return, gpu_memory, iteration, return, seconds, steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("option", "package", "extra"), [("--png", "matplotlib", "plot"), ("--html", "plotly", "plotly")])

@@ -19,7 +19,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import evaluation_params, make_env, resolve_args
 from gpuvec.learners.evaluation import evaluator as evaluator_module
 from gpuvec.learners.evaluation.evaluate import run_episodes, run_first_episodes
-from gpuvec.learners.evaluation.evaluator import EVALUATION_METRICS, Evaluator
+from gpuvec.learners.evaluation.evaluator import Evaluator
 from gpuvec.learners.evaluation.players import Draws, at_random, by_role, policy, role_seed
 from gpuvec.learners.opponents import Frozen, Scripted
 from gpuvec.learners.policy_configs import PolicyConfigs
@@ -27,6 +27,7 @@ from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.seeds import INTERMEDIATE_EVALUATION, stream_seed
 from gpuvec.learners.training import open_learner, train
 
+EVALUATION_METRICS = ("eval_return", "eval_length")
 NEVER: dict[str, Any] = {"evaluate_every": None}
 ROLES: dict[str, Any] = {
     **TRAININGS,

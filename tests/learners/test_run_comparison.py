@@ -16,7 +16,13 @@ from tests.support.run_folders import write_run
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.histories import read_histories
 from gpuvec.learners.runs import curves
-from gpuvec.learners.runs.comparison import compare_groups, final_value, steps_per_second, steps_to_threshold
+from gpuvec.learners.runs.comparison import (
+    compare_groups,
+    describe_unequal_sizes,
+    final_value,
+    steps_per_second,
+    steps_to_threshold,
+)
 from gpuvec.learners.runs.curves import make_panels, mean_curve
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.groups import describe_settings, differing_settings, group_runs
@@ -85,13 +91,14 @@ class TestStatistics:
 
 class TestHistory:
     def test_has_the_metric_the_progress_and_the_result(self, tmp_path: Path) -> None:
-        path = write_run(tmp_path, 3, {"return": [NAN, 2.0], "entropy": [0.5, 0.25], "kl": [1.0, 1.0]}, evaluated=9.5)
+        columns = {"eval_return": [NAN, 2.0], "entropy": [0.5, 0.25], "kl": [1.0, 1.0]}
+        path = write_run(tmp_path, 3, columns, evaluated=9.5)
         history = read(path, "entropy")
         assert history[:4] == (path, "gpuvec/CartPole-v1", "ppo", "3")
         assert history.selected == ("entropy",)
         assert history.columns["entropy"].tolist() == [0.5, 0.25]
         assert history.columns["steps"].tolist() == [100.0, 200.0]
-        assert np.array_equal(history.columns["return"], [NAN, 2.0], equal_nan=True)
+        assert np.array_equal(history.columns["eval_return"], [NAN, 2.0], equal_nan=True)
         assert "kl" not in history.columns
         assert (history.evaluated_return, history.notes) == (9.5, ())
 
@@ -270,21 +277,41 @@ class TestComparison:
         assert math.isnan(final_value(run, "kl"))
         assert steps_per_second(run) == 200.0
         assert steps_per_second(read(write_run(tmp_path, 2, {"return": [1.0]}))) == 9.0
-        assert steps_to_threshold(run, 7.5) == 800.0
-        assert math.isnan(steps_to_threshold(run, 21.0))
-        assert math.isnan(steps_to_threshold(run, NAN))
+
+    def test_steps_to_a_threshold_are_those_of_evaluations(self, tmp_path: Path) -> None:
+        """The return in training is above the threshold before, and whatever it is, it does not count."""
+        columns = {"return": [20.0] * 6, "eval_return": [NAN, 7.0, NAN, 7.5, NAN, 7.0]}
+        own = read(write_run(tmp_path, 1, columns, evaluate_params={}))
+        assert steps_to_threshold(own, 7.5) == 400.0
+        assert math.isnan(steps_to_threshold(own, 7.6))
+        assert math.isnan(steps_to_threshold(own, NAN))
+        # The threshold is for the environment's own parameters, and a run without evaluations has no steps.
+        for settings in ({"evaluate_params": {"low": -1.0}}, {}):
+            assert math.isnan(steps_to_threshold(read(write_run(tmp_path, 1, columns, **settings)), 7.5))
+        never = write_run(tmp_path, 1, {"return": [20.0] * 6}, evaluate_params={})
+        assert math.isnan(steps_to_threshold(read(never), 7.5))
+
+    def test_unequal_numbers_of_environments_are_reported(self, tmp_path: Path) -> None:
+        columns = {"return": [1.0], "eval_return": [1.0]}
+        for seed, num_envs in enumerate((4, 4, 4096)):
+            write_run(tmp_path, seed, columns, num_envs=num_envs, evaluate_params={})
+        groups, _ = group_runs(read_histories([tmp_path], "return")[0])
+        (message,) = describe_unequal_sizes(groups)
+        assert message.startswith("runs of gpuvec/CartPole-v1 have 4 and 4096 environments: compare steps")
+        assert list(describe_unequal_sizes(groups[:1])) == []
 
     def test_numbers_of_a_group(self, tmp_path: Path) -> None:
         finals = (1.0, 2.0, 6.0, 30.0)
         for seed, final in enumerate(finals):
-            write_run(tmp_path, seed, {"return": [0.0, final]}, evaluated=10.0 * final)
+            columns = {"return": [0.0, final], "eval_return": [NAN, final]}
+            write_run(tmp_path, seed, columns, evaluated=10.0 * final, evaluate_params={})
         groups, _ = group_runs(read_histories([tmp_path], "return")[0])
         (row,) = compare_groups(groups, lambda env: 5.0)
         assert (row.num_seeds, row.metric_name, row.settings) == (4, "return", "")
         assert (row.final.value, row.evaluated.value) == (4.0, 40.0)
         assert 1.0 <= row.final.low < row.final.value < row.final.high <= 30.0
         assert (row.steps, row.steps_per_second) == ((200.0, 200.0), 200.0)
-        assert (row.steps_to_threshold, row.seeds_at_threshold) == (200.0, 2)
+        assert (row.steps_to_threshold, row.seeds_at_threshold, row.seeds_evaluated) == (200.0, 2, 4)
 
     def test_a_role_has_no_evaluated_return(self, tmp_path: Path) -> None:
         write_run(tmp_path, 1, {"wolves/return": [1.0], "sheep/return": [2.0]}, evaluated=3.0)

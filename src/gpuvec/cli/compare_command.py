@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CSV_COLUMNS = (
     "environment", "algorithm", "seeds", "metric", "final", "final_low", "final_high", "evaluated", "evaluated_low",
     "evaluated_high", "steps_min", "steps_max", "steps_per_second", "threshold", "steps_to_threshold", "seeds_at_threshold",
-    "settings",
+    "seeds_evaluated", "settings",
 )  # fmt: skip
 
 
@@ -39,6 +39,9 @@ def compare(
     tenth of the steps. For three seeds and more it is the interquartile mean with its 95 % bootstrap interval, for fewer the
     mean. The evaluated return is that at the end of the training. Each agent of a population is a run with its own seed.
 
+    Steps to the threshold are those until an evaluation during the training (`gpuvec train --evaluate-every`) reached the
+    environment's reward threshold, with its own parameters. Compare them at equal numbers of environments.
+
     Args:
         runs: run folders, folders of populations, or folders that contain such folders.
         metric_name: the metric, such as return, entropy or metrics/grass. For several policies, return has a row for each role.
@@ -50,7 +53,7 @@ def compare(
 
     import gpuvec  # noqa: F401  # registers the bundled environments
     from gpuvec.learners.histories import read_histories
-    from gpuvec.learners.runs.comparison import compare_groups, reward_threshold
+    from gpuvec.learners.runs.comparison import compare_groups, describe_unequal_sizes, reward_threshold
     from gpuvec.learners.runs.groups import group_runs
 
     histories, messages = read_histories(runs, metric_name)
@@ -58,6 +61,7 @@ def compare(
     print_messages([*messages, *left_out])
     if not groups:
         raise ValueError("there is nothing to compare: none of the runs can be read.")
+    print_messages(describe_unequal_sizes(groups))
     comparisons = compare_groups(groups, reward_threshold)
     heading = ("environment", "algorithm", "seeds", "metric", "final", "evaluated", "env steps", "env steps/s")
     print_table([(*heading, "steps to threshold", "settings"), *map(table_row, comparisons)])
@@ -97,13 +101,15 @@ def estimate_text(estimate: Estimate) -> str:
 
 
 def threshold_text(row: Comparison) -> str:
-    """Returns the steps to the reward threshold, with the number of seeds if not all reached it.
+    """Returns the steps until an evaluation reached the reward threshold, with the number of seeds if not all did.
 
     Args:
         row: the numbers of a group.
     """
     if math.isnan(row.threshold):
         return "-"
+    if not row.seeds_evaluated:
+        return "not evaluated"
     if not row.seeds_at_threshold:
         return f"{row.threshold:g} not reached"
     seeds = "" if row.seeds_at_threshold == row.num_seeds else f" ({row.seeds_at_threshold} of {row.num_seeds} seeds)"
@@ -124,7 +130,7 @@ def csv_text(rows: Sequence[Comparison]) -> str:
         cells = ["" if math.isnan(number) else repr(number) for number in numbers]
         writer.writerow(
             [_csv_cell(row.env), _csv_cell(row.algorithm), row.num_seeds, _csv_cell(row.metric_name), *cells,
-             row.seeds_at_threshold, _csv_cell(row.settings)]
+             row.seeds_at_threshold, row.seeds_evaluated, _csv_cell(row.settings)]
         )  # fmt: skip
     return file.getvalue()
 

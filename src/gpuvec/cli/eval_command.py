@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
+from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
     from gpuvec.learners.evaluation.evaluate import EpisodeResults
@@ -20,9 +21,14 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     stochastic: bool = False,
+    params: dict[str, bool | int | float] | None = None,
+    training_params: bool = False,
     trust: bool = False,
 ) -> int:
     """Evaluate a trained policy: print the mean return with its 95 % confidence interval, and the lowest and highest return.
+
+    The environment has its own parameters, whatever those of the training were, except for those on which spaces, agents or
+    roles depend, without which the policy does not fit. The output says which parameters differ from its own.
 
     Args:
         policy: a run folder, a file checkpoint-<iteration>.pt in one, a policy file, or the name of a policy that comes with
@@ -32,6 +38,9 @@ def evaluate(
             that of the evaluation at the end of the training.
         device: auto, cpu, cuda or cuda:1; auto is a GPU if there is one.
         stochastic: draw actions from the policy instead of taking the likeliest action.
+        params: parameters of the environment, such as --params gravity 3.7. By default those of --evaluate-params in the
+            training.
+        training_params: evaluate with the parameters of the training, but for those of --params.
         trust: import the Python module that the policy names for its environment. Importing runs the module's code.
     """
     if episodes < 1:
@@ -39,22 +48,28 @@ def evaluate(
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.engine.backends.device import parse_device
+        from gpuvec.learners.environments import evaluation_params
         from gpuvec.learners.evaluation.evaluate import run_episodes
         from gpuvec.learners.evaluation.players import policies_by_role
         from gpuvec.learners.seeds import EVALUATION, stream_seed
 
     device, seed = str(parse_device(device)), stream_seed(seed, EVALUATION)
     trained_policy = find_policy(policy, device, trust)
-    env, params = trained_policy.env, trained_policy.params
+    env, trained = trained_policy.env, trained_policy.params
+    chosen = params or next(iter(trained_policy.args.values())).evaluate_params
+    if training_params:
+        chosen = {**trained, **(params or {})}
+    used = evaluation_params(env, trained, chosen)
     player = policies_by_role(trained_policy.networks, greedy=not stochastic, seed=seed)
     with waiting(f"compiling {env}, and running {episodes} episodes"):
-        results = run_episodes(env, player, episodes=episodes, seed=seed, device=device, params=params)
+        results = run_episodes(env, player, episodes=episodes, seed=seed, device=device, params=used)
     returns = results.returns
     print_lines(
         f"{env}: mean return {returns.mean():.1f}{confidence_interval(returns)} over {episodes} episodes "
-        f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f})"
+        f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f}"
+        f"{solved_text(env, used)})"
     )
-    print_lines(*result_lines(results))
+    print_lines(parameters_line(used, trained), *result_lines(results))
     return 0
 
 
@@ -72,6 +87,32 @@ def confidence_interval(returns: Any, digits: int = 1) -> str:
     """
     means = returns.flatten(1).mean(1) if returns.dim() > 1 else returns
     return f" +- {1.96 * means.std() / len(means) ** 0.5:.{digits}f}" if len(means) > 1 else ""
+
+
+def solved_text(env: str, params: Mapping[str, Any]) -> str:
+    """The mean return at which the environment counts as solved, as text such as ", solved at 475".
+
+    Args:
+        env: the id of the environment.
+        params: those of the evaluation that are not the environment's own. A threshold is for its own ones alone.
+
+    Returns:
+        The text, or "" without a threshold.
+    """
+    threshold = find_env_spec(env).reward_threshold
+    return "" if params or threshold is None else f", solved at {threshold:g}"
+
+
+def parameters_line(params: Mapping[str, Any], trained: Mapping[str, Any]) -> str:
+    """The line that says with which parameters of the environment a policy was evaluated.
+
+    Args:
+        params: those of the evaluation that are not the environment's own.
+        trained: those of the training.
+    """
+    used, of_training = (", ".join(f"{name} {value}" for name, value in each.items()) for each in (params, trained))
+    text = f"{used}, and else the environment's own" if used else "the environment's own"
+    return f"parameters {text}" + (f" (trained with {of_training})" if of_training and of_training != used else "")
 
 
 def result_lines(results: EpisodeResults) -> Iterator[str]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from gpuvec.cli.dashboard import Dashboard
 from gpuvec.cli.terminal import print_lines, printable
-from gpuvec.learners.metric_names import ENV_METRICS, is_of_policy, role_and_name
+from gpuvec.learners.metric_names import ENV_METRICS, EVAL_RETURN, is_of_policy, role_and_name
 
-LINE_METRICS = ("return", "length", "entropy", "approx_kl", "clip_fraction")  # of the policy, in a line
+LINE_METRICS = ("return", "length", EVAL_RETURN, "entropy", "approx_kl", "clip_fraction")  # of the policy, in a line
 NUM_ENV_METRICS = 4  # of these in a line, which has no room for more
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_UNTIL_SHOWN = 1.0  # shorter waits are not shown
@@ -150,6 +150,6 @@ class Progress:
         head = f"{m['iteration']:>5.0f}/{self._num_iterations}  {m['steps']:>12,.0f} steps  {m['steps_per_second']:>12,.0f}/s"
         env_metrics = [name for name in m if role_and_name(name)[0] == ENV_METRICS]
         of_policy = [name for name in LINE_METRICS if name in m]
-        of_roles = [name for name in m if is_of_policy(name, "return") and name != "return"]
+        of_roles = [name for name in m if "/" in name and (is_of_policy(name, "return") or is_of_policy(name, EVAL_RETURN))]
         names = [*of_policy, *of_roles, *env_metrics[:NUM_ENV_METRICS]]
         return "  ".join([head, *(f"{name.removeprefix(f'{ENV_METRICS}/')} {m[name]:.4g}" for name in names)])

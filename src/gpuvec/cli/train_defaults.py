@@ -11,6 +11,7 @@ from gpuvec.learners.config.setting_types import setting_types
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned, tuned_for_population
 
+OPTION_DICTS = ("params", "evaluate_params")  # settings that are {parameter: value}
 AUTO = "auto"
 """In place of the number of environments: measure which number makes most steps per second."""
 
@@ -39,7 +40,7 @@ def tuned_settings(**options: Any) -> TrainingArgs:
         },
         "__post_init__": lambda settings: chosen_settings(settings, args_class, defaults) and None,
     }
-    members |= {name: dataclasses.field(default_factory=dict) if name == "params" else None for name in hints}
+    members |= {name: dataclasses.field(default_factory=dict) if name in OPTION_DICTS else None for name in hints}
     class_with_hints: type[TrainingArgs] = dataclasses.dataclass(frozen=True)(type(args_class.__name__, (args_class,), members))
     values = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(args_class)}
     return class_with_hints(**{**values, "params": {}, "num_steps": None})
@@ -82,12 +83,15 @@ def default_hints(defaults: TrainingArgs) -> dict[str, str]:
     Returns:
         {setting: text}.
     """
-    hints = {"params": " ".join(f"{name} {value}" for name, value in defaults.params.items()) or "the environment's own"}
+    hints = {
+        name: " ".join(f"{key} {value}" for key, value in getattr(defaults, name).items()) or "the environment's own"
+        for name in OPTION_DICTS
+    }
     for name in ("num_envs", "total_steps"):
         if getattr(defaults, name) is None or name == "num_envs":
             hints[name] = resolved_default(defaults, name)
     hints["num_steps"] = f"{defaults.num_steps}; with --num-envs auto it is measured"
-    meanings = {"target_return": "train to the end", "target_kl": "no limit"}
+    meanings = {"target_return": "train to the end", "target_kl": "no limit", "evaluate_every": "never"}
     return hints | {name: meaning for name, meaning in meanings.items() if getattr(defaults, name, 0) is None}
 
 

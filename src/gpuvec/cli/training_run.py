@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuvec.cli.deferred_signals import deferred_signals
-from gpuvec.cli.eval_command import result_lines
+from gpuvec.cli.eval_command import parameters_line, result_lines, solved_text
 from gpuvec.cli.failure_replay import save_failure
 from gpuvec.cli.processes import common_signal, describe_processes
 from gpuvec.cli.progress import Progress, waiting
@@ -19,7 +19,6 @@ from gpuvec.learners.algorithms import algorithm_name
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.shards.torchrun import Sharding, read_launch
-from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
@@ -262,7 +261,7 @@ def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes
 
     Args:
         result: the result of the training.
-        args: the settings of the first policy.
+        args: the settings of the first policy, resolved.
         run: the run folder.
         episodes: the number of episodes.
     """
@@ -272,14 +271,14 @@ def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes
 
     seed = stream_seed(args.seed, EVALUATION)
     player = policies_by_role(result.networks, seed=seed)
-    results = run_episodes(args.env, player, episodes=episodes, seed=seed, device=args.device, params=args.params)
+    params = args.evaluate_params
+    results = run_episodes(args.env, player, episodes=episodes, seed=seed, device=args.device, params=params)
     returns, last_metrics = results.returns, result.history[-1]
     means = {f"{ENV_METRICS}/{name}": float(values.double().mean()) for name, values in results.metrics.items()}
     ending = {"iteration": last_metrics["iteration"], "ended_by": result.ended_by}
-    run.finish({**ending, "episodes": episodes, "mean_return": float(returns.mean()), **means})
-    threshold = find_env_spec(args.env).reward_threshold
-    solved_at = "" if threshold is None else f", solved at {threshold:g}"
+    run.finish({**ending, "episodes": episodes, "params": params, "mean_return": float(returns.mean()), **means})
+    solved_at = solved_text(args.env, params)
     print_lines(f"trained    {last_metrics['steps']:,.0f} steps in {last_metrics['seconds']:.1f} s")
     print_lines(f"evaluated  mean return {returns.mean():.1f} over {episodes} episodes (lowest {returns.min():.1f}{solved_at})")
-    print_lines(*result_lines(results))
+    print_lines(parameters_line(params, args.params), *result_lines(results))
     print_lines(f"run        {run.path}")

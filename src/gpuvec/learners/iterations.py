@@ -13,6 +13,7 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.evaluation.evaluator import Evaluator, evaluation_metric_names
 from gpuvec.learners.learner import Learner
+from gpuvec.learners.metric_names import EVAL_RETURN
 from gpuvec.learners.shards.process_group import Processes
 
 OnIteration = Callable[[Learner, dict[str, float]], bool | None]
@@ -102,7 +103,7 @@ class Iterations:
         progress |= {"steps_per_second": args.steps_per_iteration / seconds, "gpu_memory": float(self._reserved_bytes())}
         evaluation = self._evaluate(iteration)
         self.history.append({**progress, **metrics, **evaluation})
-        self.is_solved = args.target_return is not None and evaluation["eval_return"] >= args.target_return
+        self.is_solved = args.target_return is not None and evaluation[EVAL_RETURN] >= args.target_return
         if self.on_iteration is not None and self.on_iteration(learner, self.history[-1]):
             self._wants_stop = True
 

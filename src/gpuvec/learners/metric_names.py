@@ -4,6 +4,8 @@ from __future__ import annotations
 
 ENV_METRICS = "metrics"
 """The first part of the names that an environment's own metrics have among those of a training, "metrics/grass"."""
+EVAL_RETURN, EVAL_LENGTH = "eval_return", "eval_length"
+"""The metrics of an evaluation during a training: means over its episodes, and over the agents of a policy."""
 PROGRESS_METRICS = ("iteration", "steps", "seconds", "steps_per_second", "gpu_memory")
 """The metrics of a training that belong to no policy and to no environment."""
 

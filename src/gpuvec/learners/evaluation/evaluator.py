@@ -10,12 +10,10 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import run_first_episodes
 from gpuvec.learners.evaluation.players import Draws, by_role, role_seed
+from gpuvec.learners.metric_names import EVAL_LENGTH, EVAL_RETURN
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy
 from gpuvec.learners.seeds import INTERMEDIATE_EVALUATION, stream_seed
-
-EVALUATION_METRICS = ("eval_return", "eval_length")
-"""The metrics of an evaluation, of all agents or of each role that learns: means over episodes and agents."""
 
 
 class Evaluator:
@@ -74,4 +72,5 @@ def evaluation_metric_names(policies: Mapping[str, Policy]) -> list[str]:
     Args:
         policies: {role: policy}; those that do not learn have no metrics.
     """
-    return [name if role == ALL else f"{role}/{name}" for role in learning_policies(policies) for name in EVALUATION_METRICS]
+    names = EVAL_RETURN, EVAL_LENGTH
+    return [name if role == ALL else f"{role}/{name}" for role in learning_policies(policies) for name in names]

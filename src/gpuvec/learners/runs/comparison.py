@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
+from gpuvec.learners.metric_names import EVAL_RETURN
 from gpuvec.learners.runs.groups import RunGroup, describe_settings, differing_settings
 from gpuvec.learners.runs.history import FloatArray, RunHistory
 from gpuvec.learners.runs.seed_statistics import Estimate, estimate
@@ -34,8 +35,10 @@ class Comparison(NamedTuple):
     threshold: float
     """The reward threshold of the environment."""
     steps_to_threshold: float
-    """The mean over the seeds that reached it of the steps after which the return first did."""
+    """The mean over the seeds that reached it of the steps after which an evaluation of the policy first did."""
     seeds_at_threshold: int
+    seeds_evaluated: int
+    """How many seeds have evaluations with the environment's own parameters, for which the threshold is."""
     settings: str
     """The settings in which the groups differ."""
 
@@ -81,7 +84,7 @@ def _compare(group: RunGroup, metric_name: str, threshold: float, settings: str)
         steps_per_second=float(np.mean([steps_per_second(run) for run in runs])),
         threshold=threshold,
         steps_to_threshold=float(solved_at.mean()) if len(solved_at) else np.nan,
-        seeds_at_threshold=len(solved_at), settings=settings,
+        seeds_at_threshold=len(solved_at), seeds_evaluated=sum(map(is_evaluated, runs)), settings=settings,
     )  # fmt: skip
 
 
@@ -119,13 +122,40 @@ def steps_per_second(run: RunHistory) -> float:
     return float(run.columns["steps_per_second"][-1])
 
 
-def steps_to_threshold(run: RunHistory, threshold: float) -> float:
-    """Returns the environment steps after which the return in training first reached a threshold; nan if it did not.
+def is_evaluated(run: RunHistory) -> bool:
+    """Returns whether a run has evaluations of its policy with the environment's own parameters.
 
     Args:
         run: the run.
-        threshold: the threshold; nan is never reached.
     """
-    returns = run.columns.get("return", np.empty(0))
-    is_solved = returns >= threshold
+    return EVAL_RETURN in run.columns and run.settings.get("evaluate_params") == {}
+
+
+def steps_to_threshold(run: RunHistory, threshold: float) -> float:
+    """Returns the environment steps after which an evaluation first reached a threshold; nan if none did.
+
+    Returns in training cannot say it: the episodes that end in an iteration began under older policies, and short episodes end
+    first.
+
+    Args:
+        run: the run.
+        threshold: the threshold, for the environment's own parameters; nan is never reached.
+    """
+    is_solved = run.columns[EVAL_RETURN] >= threshold if is_evaluated(run) else np.zeros(1, bool)
     return float(run.columns["steps"][is_solved.argmax()]) if is_solved.any() else np.nan
+
+
+def describe_unequal_sizes(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yields a message for each environment whose steps to the threshold are those of different numbers of environments.
+
+    Args:
+        groups: the groups of runs.
+    """
+    for env in dict.fromkeys(group.env for group in groups):
+        in_env = [group for group in groups if group.env == env and any(map(is_evaluated, group.runs))]
+        sizes = dict.fromkeys(group.settings.get("num_envs", "?") for group in in_env)
+        if len(sizes) > 1:
+            yield (
+                f"runs of {env} have {' and '.join(sizes)} environments: compare steps to the threshold at equal num_envs "
+                "alone, since an episode takes as many times its length in steps."
+            )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.metric_names import PROGRESS_METRICS, is_of_policy
+from gpuvec.learners.metric_names import EVAL_RETURN, PROGRESS_METRICS, is_of_policy
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import (
     MAX_METRIC_NAMES,
@@ -110,7 +110,7 @@ def _notes(run: RunFolder, reader: _MetricReader) -> Iterable[str]:
 
 
 class _MetricReader:
-    """Collects the columns of a metric, of the return and of the progress from the lines of metrics.jsonl."""
+    """Collects the columns of a metric, of the return in evaluations and of the progress from the lines of metrics.jsonl."""
 
     def __init__(self, metric_name: str) -> None:
         self._metric = metric_name
@@ -148,7 +148,7 @@ class _MetricReader:
     def _add(self, row: dict[str, Any]) -> None:
         self.names.update(row)
         for name in row:
-            if name not in self.columns and (self.is_selected(name) or name == "return"):
+            if name not in self.columns and (self.is_selected(name) or name == EVAL_RETURN):
                 self.columns[name] = [math.nan] * self.num_rows
         for name, values in self.columns.items():
             values.append(finite_number(row, name))

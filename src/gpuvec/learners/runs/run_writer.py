@@ -137,7 +137,7 @@ class RunWriter:
         self._folder.write(FAILURE, page)
         return self.path / FAILURE
 
-    def finish(self, result: Mapping[str, float | str]) -> None:
+    def finish(self, result: Mapping[str, Any]) -> None:
         """Writes the result of the run, which marks it as complete unless `on_iteration` of its training stopped it.
 
         Args:
