@@ -280,7 +280,10 @@ class TestBadRuns:
         self, runs: Path, capsys: pytest.CaptureFixture[str], command: str
     ) -> None:
         assert main([command, str(runs), "--metric", "retrun"]) == 1
-        assert "has no metric 'retrun'; it has eval_return, gpu_memory, iteration, return, seconds, steps" in capsys.readouterr().err
+        assert (
+            "has no metric 'retrun'; it has eval_return, gpu_memory, iteration, return, seconds, steps"
+            in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(("option", "package", "extra"), [("--png", "matplotlib", "plot"), ("--html", "plotly", "plotly")])

@@ -1,15 +1,40 @@
-"""Imports the module of the environment that a checkpoint names."""
+"""Imports the module of the environment that a command line or a checkpoint names."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
+import sys
 from pathlib import Path
 
+import gymnasium as gym
+
+from gpuvec.engine.backends.cache.store import is_file_remembered, remember_file
 from gpuvec.errors import CheckpointError
+from gpuvec.registration import find_env_spec
+
+
+def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
+    """The spec of the environment that the user's command line names.
+
+    Its module is imported, and remembered: a run that names the same file later needs no --trust, since the user has run this
+    file before.
+
+    Args:
+        env_id: the id of the environment, "module:id" or "id".
+
+    Raises:
+        ValueError, gymnasium.error.Error, ModuleNotFoundError: as `find_env_spec`.
+    """
+    spec = find_env_spec(env_id)
+    if (file := module_file(env_id.rpartition(":")[0])) is not None:
+        remember_file(file)
+    return spec
 
 
 def import_env_module(env_id: str, trust: bool, path: Path) -> None:
-    """Imports the module of a checkpoint's environment if the user trusts it.
+    """Imports the module of a checkpoint's environment if the user trusts it, or has run it before.
 
     Args:
         env_id: the id of the environment, "module:id" or "id".
@@ -17,14 +42,37 @@ def import_env_module(env_id: str, trust: bool, path: Path) -> None:
         path: the path of the run or the checkpoint, for the message.
 
     Raises:
-        CheckpointError: the module is not imported yet, and not trusted.
+        CheckpointError: the module is not imported yet, not trusted, and not the file that the user has run before.
     """
     from gpuvec.learners.runs.content_checks import require_trusted
 
     module, _, _ = env_id.rpartition(":")
+    if module and not trust and module not in sys.modules:
+        file = module_file(module)
+        trust = file is not None and is_file_remembered(file)
     if module and trust:
         importlib.import_module(module)
     try:
         require_trusted(env_id)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def module_file(module: str) -> Path | None:
+    """The absolute path of the file that importing a module would run; None if there is none. Nothing is imported.
+
+    Args:
+        module: the dotted name of the module; it may be any text, since it may come from a file.
+    """
+    name, *submodules = module.split(".")
+    if not all(part.isidentifier() for part in (name, *submodules)):
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # a module without a spec, such as a script, cannot be imported again
+        return None
+    for submodule in submodules:  # `find_spec` of a dotted name would import the packages around it
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(f"{spec.name}.{submodule}", spec.submodule_search_locations)
+    return Path(spec.origin).resolve() if spec is not None and spec.has_location and spec.origin else None

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from gpuvec.cli.env_lookup import find_own_env
 from gpuvec.cli.pbt_run import is_pbt, new_pbt, resume_pbt
 from gpuvec.cli.population_run import base_settings
 from gpuvec.cli.progress import waiting
@@ -17,7 +18,6 @@ from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.runs.records import SWEEP
-from gpuvec.registration import find_env_spec
 
 Ranges = Annotated[tuple[tuple[str, Literal["log", "linear"], float, float], ...], tyro.conf.UseAppendAction]
 
@@ -92,7 +92,7 @@ def sweep(
         if param:
             raise ValueError("--resume continues with the settings of the folder: give no --param.")
         return resume_search(resume, None, trust)
-    find_env_spec(settings.env)
+    find_own_env(settings.env)
     parameters = tuple(SearchParameter(*each) for each in param)
     base = base_settings(settings)
     with waiting("loading PyTorch"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from gpuvec.cli.env_lookup import import_env_module
+from gpuvec.cli.env_lookup import find_own_env, import_env_module
 from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
 from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
@@ -83,7 +83,7 @@ def train(
     start_on_gpus(start, settings.device)
     live = live_settings(watch, watch_rows)
     require_packages(log)
-    find_env_spec(settings.env)  # an unknown id fails here, before torch is imported
+    find_own_env(settings.env)  # an unknown id fails here, before torch is imported
     if population:
         refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
         return _train_population(settings, population, runs, best)

@@ -121,7 +121,8 @@ def require_trusted(env_id: str) -> None:
     if module and module not in sys.modules:
         raise CheckpointError(
             f"the checkpoint is of {id} in the module {module!r}, which is not imported, and importing it runs its code. If "
-            f"you trust it, give --trust, or in Python `import {module}` before."
+            f"you trust it, give --trust, or in Python `import {module}` before. After a training of your own on this machine "
+            "no option is needed, as long as the name leads to the same file."
         )
 
 
