@@ -1,18 +1,26 @@
 """Ten trainings of each environment that has tuned settings and one agent, and the returns of the final policies.
 
 Each training has its own process. A figure is the mean return of the policy's most probable actions over 1,000 episodes of the
-environment with its default parameters, whatever the training changed. The curves, the mean returns of the episodes that ended
-in an iteration, are written to a CSV file, from which `figures.py` draws.
+environment with its default parameters, whatever the training changed.
+
+The curves are those of evaluations during the training: mean returns of 32 whole episodes of the policy at that time, with
+actions that it draws and the default parameters. `policy_steps` are the env steps until an evaluation reaches the threshold.
+They are comparable at equal numbers of environments alone, so CartPole is also trained with other numbers. `last_return_steps`
+are those until the mean over all environments of the last episode's return does. It lags by an episode, so on CartPole it is
+at least `floor_steps`: each environment must play 475 steps. The curves are written to a CSV file, from which `figures.py`
+draws.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import statistics
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,11 +33,12 @@ from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
 from gpuvec.registration import registered_envs
 
 if TYPE_CHECKING:
+    from gpuvec.learners.config.training_config import TrainingArgs
     from gpuvec.learners.evaluation.evaluate import EpisodeResults
     from gpuvec.learners.evaluation.players import Player
 
 Point = tuple[int, str, str]
-"""A point of a curve: env steps, seconds, and the mean return of the episodes that ended in the iteration."""
+"""A point of a curve: env steps, seconds without evaluations, and the mean return of an evaluation."""
 
 
 class Match(NamedTuple):
@@ -96,6 +105,7 @@ class Goal(NamedTuple):
         num_scores: points of a curve of scores; 0 for the curve of the returns in the training.
         params: parameters of the environment that are not its defaults, in the training and for the score.
         compare: figures of the final policy beside its metrics.
+        num_envs: the number of environments; None for the tuned one.
     """
 
     env: str
@@ -105,11 +115,19 @@ class Goal(NamedTuple):
     num_scores: int = 0
     params: Mapping[str, Any] = {}  # is not mutated
     compare: Comparison | None = None
+    num_envs: int | None = None
 
     @property
     def task(self) -> str:
-        """Name of the environment, with the parameters that are not its defaults."""
-        return ".".join((self.env, *(name if value is True else f"{name}={value}" for name, value in self.params.items())))
+        """Name of the environment, with the parameters that are not its defaults and a number of environments."""
+        params = (name if value is True else f"{name}={value}" for name, value in self.params.items())
+        return ".".join((self.env, *params, *([] if self.num_envs is None else [str(self.num_envs)])))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the training that are not the tuned ones."""
+        size = {} if self.num_envs is None else {"num_envs": self.num_envs}
+        return {"params": self.params, "evaluate_params": dict(self.params), **size}
 
     def match(self, episodes: int, seed: int, device: str) -> Match:
         """Returns the episodes of a score, see `Match`."""
@@ -123,9 +141,11 @@ class Solution(NamedTuple):
         seed: of the training.
         value: the mean return of the final policy.
         curve: the points of the curve.
-        steps_to_bar: env steps until the mean over all environments of the last episode's return was at the bar; nan if it
-            never was, or if the environment of the training had other parameters.
+        steps_to_bar: env steps until an evaluation or a score of the policy was at the bar; nan if none was.
         metrics: means of the environment's own metrics over the episodes of the final policy, and figures of its comparison.
+        last_return_steps: env steps until the mean over all environments of the last episode's return was at the bar; nan if it
+            never was, or if the environment of the training had other parameters.
+        num_envs: the number of environments of the training.
     """
 
     seed: int
@@ -133,6 +153,8 @@ class Solution(NamedTuple):
     curve: list[Point]
     steps_to_bar: float
     metrics: Mapping[str, float]
+    last_return_steps: float = math.nan
+    num_envs: int = 0
 
 
 def load_goals() -> tuple[Goal, ...]:
@@ -142,9 +164,11 @@ def load_goals() -> tuple[Goal, ...]:
         bar = BARS.get(name, env.reward_threshold)
         if isinstance(env, SingleAgentEnv) and bar is not None:
             goals += [Goal(name, algorithm, bar) for id, algorithm in TUNED_SETTINGS if id == f"gpuvec/{name}"]
-    return tuple(goals)
+    return (*goals, *(Goal("CartPole-v1", "ppo", LONG_EPISODE, num_envs=num_envs) for num_envs in SIZES))
 
 
+LONG_EPISODE = 475.0  # steps of CartPole, of which each is rewarded by 1
+SIZES = (1024, 4096, 16384)  # numbers of environments with which CartPole is trained
 BARS = {"Pendulum-v1": -200.0}  # mean returns; other environments declare a reward threshold
 GOALS = load_goals()
 POINTS = 200  # of a curve
@@ -153,10 +177,20 @@ CURVES = Path(__file__).resolve().parents[1] / "results" / "solve.csv"
 
 
 def make_curve(history: Sequence[Mapping[str, float]]) -> list[Point]:
-    """Returns about `POINTS` of the iterations of a `history` in which episodes ended."""
-    ended = [metrics for metrics in history if not math.isnan(mean_of_roles(metrics, "return"))]
-    points = ended[:: max(1, len(ended) // POINTS)]
-    return [(int(m["steps"]), f"{m['seconds']:.3f}", f"{mean_of_roles(m, 'return'):.6g}") for m in points]
+    """Returns the evaluations in the `history` of a training with the settings `with_evaluations`."""
+    points = [metrics for metrics in history if not math.isnan(mean_of_roles(metrics, "eval_return"))]
+    return [(int(m["steps"]), f"{m['seconds']:.3f}", f"{mean_of_roles(m, 'eval_return'):.6g}") for m in points]
+
+
+def with_evaluations(args: TrainingArgs) -> TrainingArgs:
+    """Returns settings, resolved, with evaluations at about `POINTS` iterations."""
+    return replace(args, evaluate_every=max(1, args.iterations // POINTS))
+
+
+def first_steps(history: Sequence[Mapping[str, float]], name: str, bar: float) -> float:
+    """Returns the env steps after which the metric `name`, the mean of all roles, was first at the `bar`; nan if it was not."""
+    steps = (metrics["steps"] for metrics in history if mean_of_roles(metrics, name) >= bar)
+    return next(steps, math.nan)
 
 
 def mean_of_roles(metrics: Mapping[str, float], name: str) -> float:
@@ -204,24 +238,23 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
 
     goal, seed, device = task
     device, env = str(parse_device(device)), f"gpuvec/{goal.env}"
-    args = tuned(env, device, goal.algorithm, seed=seed, params=goal.params)
-    policies = dict.fromkeys(policy_roles(env, args.params, goal.algorithm), args)
+    args = tuned(env, device, goal.algorithm, seed=seed, **goal.settings).resolved(device)
+    roles = policy_roles(env, args.params, goal.algorithm)
     if goal.num_scores:
-        scores = ScoreCurve(goal, args.resolved(device).iterations, 2000 + seed, device)
-        result = train(policies, on_iteration=scores, exact_at=scores.is_scored)
+        scores = ScoreCurve(goal, args.iterations, 2000 + seed, device)
+        result = train(dict.fromkeys(roles, args), on_iteration=scores, exact_at=scores.is_scored)
         curve = scores.points
     else:
-        result = train(policies)
+        result = train(dict.fromkeys(roles, with_evaluations(args)))
         curve = make_curve(result.history)
     match = goal.match(1000, 1000 + seed, device)
     score = goal.score(result.networks, match)
     comparison = goal.compare(result.networks, match) if goal.compare else {}
-    if goal.num_scores:
-        steps = (float(steps) for steps, _, score in curve if float(score) >= goal.bar)
-    else:
-        returns = ((metrics["steps"], mean_of_roles(metrics, "last_return")) for metrics in result.history)
-        steps = (steps for steps, last_return in returns if last_return >= goal.bar and args.params == goal.params)
-    return Solution(seed, score.value, curve, next(steps, math.nan), {**score.metrics, **comparison})
+    steps = next((float(steps) for steps, _, value in curve if float(value) >= goal.bar), math.nan)
+    is_comparable = args.params == goal.params and not goal.num_scores
+    last_return_steps = first_steps(result.history, "last_return", goal.bar) if is_comparable else math.nan
+    metrics = {**score.metrics, **comparison}
+    return Solution(seed, score.value, curve, steps, metrics, last_return_steps, args.num_envs or 0)
 
 
 def attempt(task: tuple[Goal, int, str]) -> Solution | str:
@@ -241,7 +274,7 @@ def report(figures: Figures, goal: Goal, solutions: Sequence[Solution]) -> None:
         solutions: the result of each seed.
     """
     name, sources = f"{goal.task}.{goal.algorithm}", (goal.env, "vector", "learners")
-    values, steps = [one.value for one in solutions], [one.steps_to_bar for one in solutions]
+    values = [one.value for one in solutions]
     passed = sum(value >= goal.bar for value in values)
     details: dict[str, Any] = {"bar": goal.bar, "seeds": len(solutions), "returns": [round(value, 1) for value in values]}
     figures.add(f"{name}.passed", passed, "seeds", sources, **details)
@@ -252,9 +285,17 @@ def report(figures: Figures, goal: Goal, solutions: Sequence[Solution]) -> None:
         means = [one.metrics[metric] for one in solutions]
         details = {"lowest": round(min(means), 4), "highest": round(max(means), 4)}
         figures.add(f"{name}.{metric}", sum(means) / len(means), "mean", sources, **details)
-    if not any(map(math.isnan, steps)):
-        figures.add(f"{name}.steps.median", sorted(steps)[len(steps) // 2] / 1e6, "M steps", sources, bar=goal.bar)
-        figures.add(f"{name}.steps.worst", max(steps) / 1e6, "M steps", sources, bar=goal.bar)
+    num_envs = solutions[0].num_envs
+    for kind, steps in (
+        ("policy_steps", [one.steps_to_bar for one in solutions]),
+        ("last_return_steps", [one.last_return_steps for one in solutions]),
+    ):
+        if not any(map(math.isnan, steps)):
+            details = {"bar": goal.bar, "num_envs": num_envs, "seeds": str([round(x / 1e6, 4) for x in steps])}
+            figures.add(f"{name}.{kind}.median", statistics.median(steps) / 1e6, "M steps", sources, **details)
+            figures.add(f"{name}.{kind}.worst", max(steps) / 1e6, "M steps", sources, bar=goal.bar, num_envs=num_envs)
+    if goal.env == "CartPole-v1":
+        figures.add(f"{name}.floor_steps", LONG_EPISODE * num_envs / 1e6, "M steps", sources, num_envs=num_envs)
 
 
 def parse_arguments(description: str | None, curves_file: Path) -> Namespace:

@@ -1,10 +1,9 @@
 """Return over wall clock time with 10, 100, 1,000 and 10,000 environments: PPO on CartPole and Acrobot.
 
 The settings are those tuned for a GPU. Only the number of environments differs, and the number of iterations, which is smaller
-for larger rollouts. Capture and compilation do not count. A curve is the mean return of the episodes that ended in an
-iteration, in the environment of the training (that of Acrobot starts in motion). All curves are written to one CSV file, from
-which `figures.py` draws. The figure is the time until the mean over all environments of the last episode's return is at the
-bar.
+for larger rollouts. Capture, compilation and evaluations do not count. A curve has the evaluations of a training: mean returns
+of 32 whole episodes of the policy at that time, with drawn actions and the environment's own parameters. All curves are written
+to one CSV file, from which `figures.py` draws. The figure is the time until an evaluation is at the bar.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.cases.solve import make_curve
+from benchmarks.cases.solve import make_curve, with_evaluations
 from benchmarks.tools.measure import Figures, make_parser
 
 BARS = {"CartPole-v1": 475.0, "Acrobot-v1": -100.0}  # mean returns
@@ -34,12 +33,14 @@ def train(env: str, num_envs: int, iterations: int, seed: int, device: str) -> l
         seed: of the training.
         device: "auto", "cpu" or "cuda".
     """
+    from gpuvec.engine.backends.device import parse_device
     from gpuvec.learners import training
     from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
 
     settings: dict[str, Any] = {**TUNED_SETTINGS[f"gpuvec/{env}", "ppo"].gpu}
     settings |= {"num_envs": num_envs, "num_iterations": iterations}
-    return training.train(tuned(f"gpuvec/{env}", device, **settings, seed=seed)).history
+    args = tuned(f"gpuvec/{env}", device, **settings, seed=seed).resolved(str(parse_device(device)))
+    return training.train(with_evaluations(args)).history
 
 
 def measure(figures: Figures, env: str, num_envs: int, arguments: Any, curves: Any) -> None:
@@ -60,14 +61,16 @@ def measure(figures: Figures, env: str, num_envs: int, arguments: Any, curves: A
         except Exception as error:  # noqa: BLE001  # a training that fails must not stop the others
             figures.add_failure(f"{case}.seed{seed}", error)
             continue
-        curves.writerows((env, num_envs, seed, *point) for point in make_curve(history))
-        seconds += [metrics["seconds"] for metrics in history if metrics["last_return"] >= BARS[env]][:1]
+        points = make_curve(history)
+        points = make_curve(history)
+        curves.writerows((env, num_envs, seed, *point) for point in points)
+        seconds += [metrics["seconds"] for metrics in history if metrics["eval_return"] >= BARS[env]][:1]
         last = history[-1]
-        details: dict[str, Any] = {"seconds": last["seconds"], "last_return": last["last_return"]}
+        details: dict[str, Any] = {"seconds": last["seconds"], "eval_return": float(points[-1][2])}
         figures.add(f"{case}.seed{seed}", last["steps"] / last["seconds"] / 1e6, "M steps/s", sources, **details)
     if len(seconds) == len(arguments.seeds) > 0:
         details = {"seeds": len(seconds), "bar": BARS[env], "slowest": max(seconds)}
-        figures.add(f"{case}.seconds", statistics.median(seconds), "s", sources, **details)
+        figures.add(f"{case}.policy_seconds", statistics.median(seconds), "s", sources, **details)
 
 
 def main() -> None:

@@ -7,13 +7,15 @@ Replaces what is between these two lines of the document, where the benchmark is
     <!-- trainings of game_training -->
     <!-- end of game_training -->
 
-The first table has a row for each goal of the benchmark, from the first record that has it, or says "not measured". The
-second one has the means of the metrics over the episodes of the final policies. Both quote figures as `record.py` describes.
+The first table has a row for each goal of the benchmark, from the first record that has it, or says "not measured". Its steps
+are median and worst seed, and missing where a record is older than their measure. The second one has the means of the metrics
+over the episodes of the final policies. Both quote figures as `record.py` describes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
@@ -30,7 +32,13 @@ BENCHMARKS: Mapping[str, Sequence[Goal]] = {"solve": solve.GOALS, "game_training
 SECTION = re.compile(
     r"(?P<begin><!-- trainings of (?P<benchmark>\w+) -->\n).*?(?P<end><!-- end of (?P=benchmark) -->)", re.DOTALL
 )
-RESULTS = ("passed", "lowest", "mean", "steps.median", "steps.worst")
+RESULTS = ("passed", "lowest", "mean")
+STEPS = (
+    ("policy_steps.median", "policy_steps.worst"),
+    ("last_return_steps.median", "last_return_steps.worst"),
+    ("floor_steps",),
+    ("steps.median", "steps.worst"),  # of older records, by the returns of last episodes; not shown
+)
 """The figures of the first table; all others of a goal are means of metrics."""
 
 
@@ -74,7 +82,7 @@ class RecordedGoal:
 
     def metrics(self) -> Iterator[str]:
         """Yields the names of the metrics."""
-        yield from (name for name in self.figures if name not in RESULTS)
+        yield from (name for name in self.figures if name not in (*RESULTS, *itertools.chain(*STEPS)))
 
 
 def count_decimals(value: float) -> int:
@@ -85,6 +93,8 @@ def count_decimals(value: float) -> int:
 def command_of(goal: Goal) -> str:
     """Returns the command that trains as a goal does."""
     options = [] if goal.algorithm == "ppo" else [f"--algorithm {goal.algorithm}"]
+    if goal.num_envs is not None:
+        options.append(f"--num-envs {goal.num_envs}")
     if goal.params:
         options.append("--params " + " ".join(f"{name} {value}" for name, value in goal.params.items()))
     return " ".join((f"gpuvec train --env gpuvec/{goal.env}", *options))
@@ -120,16 +130,22 @@ def make_tables(benchmark: str, records: Mapping[str, Any]) -> str:
     Raises:
         ValueError: a record has another threshold than a goal.
     """
-    results = ["| command | threshold | seeds that reach it | lowest | mean of all | steps (M) |", "| --- " * 6 + "|"]
+    results = [
+        "| command | environments | threshold | seeds that reach it | lowest | mean of all | steps of the policy (M) | "
+        "steps by last returns (M) | floor of these (M) |",
+        "| --- " * 9 + "|",
+    ]
     metrics = ["| training | metric | mean | lowest seed | highest seed |", "| --- " * 5 + "|"]
     for goal in BENCHMARKS[benchmark]:
         recorded = find_goal(goal, benchmark, records)
-        row = [f"`{command_of(goal)}`", f"{goal.bar:g}", "not measured", "", "", ""]
+        row = [f"`{command_of(goal)}`", "", f"{goal.bar:g}", "not measured", *[""] * 5]
         if "passed" in recorded.figures:
             seeds = recorded.figures["passed"]["details"]["seeds"]
-            steps = filter(None, (recorded.quote("steps.median"), recorded.quote("steps.worst")))
+            steps = [", ".join(filter(None, map(recorded.quote, names))) for names in STEPS[:3]]
+            num_envs = recorded.figures.get(STEPS[0][0], {"details": {}})["details"].get("num_envs")
+            row[1] = "" if num_envs is None else f"{num_envs:,}"
             passed = f"{recorded.quote('passed', 0)} of {seeds}"
-            row[2:] = [passed, recorded.quote("lowest"), recorded.quote("mean"), ", ".join(steps)]
+            row[3:] = [passed, recorded.quote("lowest"), recorded.quote("mean"), *steps]
         results.append(make_row(row))
         for name in recorded.metrics():
             lowest, highest = (f"{recorded.figures[name]['details'][bound]:g}" for bound in ("lowest", "highest"))

@@ -9,6 +9,7 @@
 # the return at which to stop.
 
 # %%
+import math
 import tempfile
 from pathlib import Path
 
@@ -42,6 +43,10 @@ else:
 # %% [markdown]
 # ## Train
 #
+# With a target the policy is evaluated about 32 times during the training: 32 environments that the training does not use play
+# an episode each, with actions that are drawn, and `eval_return` is their mean return. The training ends when it is at the
+# target. It is the same training with `evaluate_every=10`, without a target, and without evaluations.
+#
 # `train` calls `on_iteration` on the host after every iteration, with the learner and the metrics: use it for progress bars,
 # loggers or checkpoints. If it returns True, the training ends. A GPU waits for it in every iteration. With
 # `exact_at=lambda iteration: False` the GPU computes the next iteration meanwhile, and `learner` is one iteration ahead of the
@@ -50,17 +55,17 @@ else:
 
 # %%
 def show(learner, metrics):
-    if learner.iteration % 8 == 0:
-        value = metrics["last_return"]
+    value = metrics["eval_return"]  # nan in iterations without an evaluation
+    if not math.isnan(value):
         print(f"{metrics['steps']:>9,.0f} steps  mean return {value:5.1f}  {'=' * round(value / 10)}")
 
 
 result = train(args, show)
 
 # %% [markdown]
-# `last_return` is the mean, over all environments, of the return of the last episode that ended in each. Those episodes were
-# played with sampled actions while the policy changed. To measure the final policy, evaluate it: each of 100 environments plays
-# its first episode with the most likely actions. (Taking the first episodes that *end* would favour short ones.)
+# `return` and `last_return` are those of the training's own episodes, which were played while the policy changed; the steps until
+# they reach a target grow with the number of environments. To measure the final policy, evaluate it: each of 100 environments
+# plays its first episode with the most likely actions. (Taking the first episodes that *end* would favour short ones.)
 
 # %%
 trained = evaluate(result.network, POLE, seed=5, device=device)

@@ -22,8 +22,8 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 HOVER = next(code for code in re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S) if code.startswith('"""Hover'))
 BLOCK = next(code for code in re.findall(r"^```console\n(.*?)^```$", README, re.M | re.S) if "hover:my/Hover-v0" in code)
 SMALL = {
-    "check": "--targets cpu --num-envs 4 --episodes 1 --max-episode-steps 5",
-    "train": "--device cpu --num-envs 4 --num-steps 8 --total-steps 64 --episodes 3",
+    "check": "--targets sim --num-envs 2 --episodes 1 --max-episode-steps 2",
+    "train": "--device cpu --num-envs 4 --num-steps 256 --total-steps 2048 --episodes 3",  # whole episodes of 200 steps
     "eval": "--device cpu --episodes 3",
 }
 OWN = """

@@ -374,12 +374,14 @@ class TestTrainingTable:
         """A record of two goals, one of them with parameters and without steps to the bar."""
         goals = {goal.task: goal for goal in game_training.GOALS}
         figures: dict[str, Any] = {}
+        steps = {"policy_steps.median": 0.25, "policy_steps.worst": 1.5, "last_return_steps.median": 0.75, "steps.worst": 7.0}
         for task, values in (
-            ("SimpleSpread-v0", {"passed": 9, "lowest": -12.345, "mean": -11.5, "steps.median": 0.25, "steps.worst": 1.5}),
+            ("SimpleSpread-v0", {"passed": 9, "lowest": -12.345, "mean": -11.5, **steps}),
             ("RICE-N-v0.negotiation", {"passed": 10, "lowest": 5.875, "mean": 6.0, "climate_index": 0.28125}),
         ):
             bounds = {"lowest": 0.25, "highest": 0.375}
             details = {"passed": {"bar": goals[task].bar, "seeds": 10}, "climate_index": bounds}
+            details["policy_steps.median"] = {"num_envs": 4096}
             for name, value in values.items():
                 figures[f"game_training.{task}.ppo.{name}"] = {"value": value, "details": details.get(name, {})}
         return {"figures": figures}
@@ -395,11 +397,13 @@ class TestTrainingTable:
         assert [row for row in rows if "not measured" not in row] == [rows[1], rows[6]]
         of, negotiation = "h200.json game_training.SimpleSpread-v0.ppo", "h200.json game_training.RICE-N-v0.negotiation.ppo"
         assert rows[1] == (
-            f"| `gpuvec train --env gpuvec/SimpleSpread-v0` | -12 | 9 <!-- {of}.passed --> of 10 | -12.35 <!-- {of}.lowest --> "
-            f"| -11.50 <!-- {of}.mean --> | 0.2500 <!-- {of}.steps.median -->, 1.500 <!-- {of}.steps.worst --> |"
+            f"| `gpuvec train --env gpuvec/SimpleSpread-v0` | 4,096 | -12 | 9 <!-- {of}.passed --> of 10 "
+            f"| -12.35 <!-- {of}.lowest --> | -11.50 <!-- {of}.mean --> | 0.2500 <!-- {of}.policy_steps.median -->, "
+            f"1.500 <!-- {of}.policy_steps.worst --> | 0.7500 <!-- {of}.last_return_steps.median --> | |"
         )
-        assert "`gpuvec train --env gpuvec/RICE-N-v0 --params negotiation True` | 5.7 | 10 <" in rows[6]
-        assert rows[6].endswith("| |")
+        assert "`gpuvec train --env gpuvec/RICE-N-v0 --params negotiation True` | | 5.7 | 10 <" in rows[6]
+        assert rows[6].endswith("| | | |")
+        assert "7.000" not in text  # the steps of an older record are of another measure
         assert f"| RICE-N-v0.negotiation | climate index | 0.2812 <!-- {negotiation}.climate_index --> | 0.25 | 0.375 |" in text
         # A second run replaces the tables by the same, and each quotation is that of the record.
         assert training_table.update_tables(text, {"h200.json": record}) == text == requote(text, {"h200.json": record})
