@@ -47,6 +47,7 @@ class Record(NamedTuple):
     returns: dict[str, list[float]]  # {role: mean return of each seed}
     measure: str  # what a return is, in words
     curve: list[list[float]]  # rows of env steps, and the mean, lowest and highest return of the seeds
+    curve_measure: str  # what a return of the curve is, in words
     steps: int
     device: str
     date: str
@@ -111,7 +112,7 @@ def _card_lines(record: Record) -> Iterator[str]:
     for role, interval in record.intervals().items():
         yield f"| {role} | {record.returns[role][index]:.4g} | {interval} |"
     if record.curve:
-        yield from ("", "Learning curve, with the actions that are drawn in training:", "")
+        yield from ("", f"Learning curve, {record.curve_measure}:", "")
         yield from ("| steps | mean return | lowest seed | highest seed |", "| --- | --- | --- | --- |")
         yield from (f"| {steps:,.0f} | {mean:.4g} | {low:.4g} | {high:.4g} |" for steps, mean, low, high in record.curve)
     yield from ("", f"`python tools/train_policies.py verify {record.name}` trains again and compares.", "")

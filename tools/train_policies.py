@@ -17,6 +17,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +25,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools.policy_card import Record, combine_curves, differences, read_card, write_card
 
 from benchmarks.cases.game_training import score_against_random
-from benchmarks.cases.solve import Match, make_curve
+from benchmarks.cases.solve import Match, make_curve, with_evaluations
 from benchmarks.cases.tag_training import GAME
 from gpuvec.learners.config.tuned import find_tuned_settings, tuned
 from gpuvec.policies import FOLDER, SUFFIX
 
 EPISODES = 1000
 EVALUATION_SEED = 1000  # of the episodes; that of the training is added
+CURVE_MEASURE = "of evaluations during the trainings, with drawn actions and the parameters above"
 TRAINING_PARAMS = ("low", "high")  # of the range of initial states, with which only trainings begin
 
 
@@ -110,7 +112,8 @@ def train_seed(task: PolicyTask, seed: int, device: str) -> TrainedSeed:
     from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
     from gpuvec.learners.training import train
 
-    args = task.args(seed, device)
+    args = replace(task.args(seed, device).resolved(device), evaluate_params=task.file_params())
+    args = args if task.is_self_play else with_evaluations(args)
     result = train(dict.fromkeys(policy_roles(args.env, args.params, task.algorithm), args))
     settings = {role: {**values, "params": task.file_params()} for role, values in result.checkpoint["args"].items()}
     policy = TrainedPolicy({**result.checkpoint, "args": settings}, device)
@@ -165,7 +168,7 @@ def write_policy(task: PolicyTask, seeds: Sequence[int], device: str, folder: Pa
         task.name, f"gpuvec/{task.env}", task.algorithm, task.file_params(), task.command(best, device), best, list(seeds),
         {role: [each.returns[role] for each in trained.values()] for role in trained[best].returns},
         f"means of {EPISODES:,} episodes " + ("against random moves" if task.is_self_play else "of the most probable actions"),
-        combine_curves([each.curve for each in trained.values()]), trained[best].steps, describe_device(device),
+        combine_curves([each.curve for each in trained.values()]), CURVE_MEASURE, trained[best].steps, describe_device(device),
         time.strftime("%Y-%m-%d"), {"gpuvec": gpuvec.__version__, "torch": torch.__version__},
         hashlib.sha256(trained[best].content).hexdigest(),
     )  # fmt: skip

@@ -63,9 +63,10 @@ def show(learner, metrics):
 result = train(args, show)
 
 # %% [markdown]
-# `return` and `last_return` are those of the training's own episodes, which were played while the policy changed; the steps until
-# they reach a target grow with the number of environments. To measure the final policy, evaluate it: each of 100 environments
-# plays its first episode with the most likely actions. (Taking the first episodes that *end* would favour short ones.)
+# `return` and `last_return` are those of the training's own episodes, which were played while the policy changed; the steps
+# until they reach a target grow with the number of environments. To measure the final policy, evaluate it: each of 100
+# environments plays its first episode with the most likely actions. (Taking the first episodes that *end* would favour short
+# ones.)
 
 # %%
 trained = evaluate(result.network, POLE, seed=5, device=device)
