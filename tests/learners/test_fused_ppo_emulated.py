@@ -15,7 +15,7 @@ from tests.support.cuda_emulator import emulate
 from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
-from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.fused_ppo.fused_estimate import BLOCK_RESULT_WORDS, THREADS, estimate_kernel
 from gpuvec.learners.fused_ppo.fused_update import ADVANTAGE_PARTS, make_update_config, update_kernels
 from gpuvec.learners.fused_ppo.network_shape import NUM_SUMS, NetworkShape, make_network_shape, parameter_views
@@ -57,8 +57,11 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
     reward, log_prob, last_value, after = (torch.randn(steps, rows, generator=generator) for _ in range(4))
     value = torch.cat([after, last_value[:1]])
     ended = torch.rand(steps, rows, generator=generator) < 0.1
+    ended[:, 0] = False
     terminated = ended & (torch.rand(steps, rows, generator=generator) < 0.5)
-    episodes, plain = (EpisodeStatistics(*(torch.arange(1.0, rows + 1.0) for _ in range(3))) for _ in range(2))
+    episodes, plain = (EpisodeStatistics(*torch.arange(1.0, rows + 1.0).repeat(3, 1).double()) for _ in range(2))
+    for each in (episodes, plain):
+        each.last_return[:5] = math.nan  # of the first row to the end
     records, blocks = torch.full((steps * rows, shape.record_size), 7.0), -(-rows // THREADS)
     advantage, target, known, goal = torch.zeros(4, steps, rows)
     arguments = {
@@ -66,7 +69,7 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
         "terminated": terminated, "ended": ended, "advantage": advantage, "target": target, "records": records,
         "block_results": torch.zeros(blocks, BLOCK_RESULT_WORDS, dtype=torch.int32),
         "num_finished_blocks": torch.zeros((), dtype=torch.int32),
-        "iteration": torch.zeros((), dtype=torch.int64), "metrics": torch.zeros(5, dtype=torch.float64),
+        "iteration": torch.zeros((), dtype=torch.int64), "metrics": torch.zeros(6, dtype=torch.float64),
         "fault_rows": torch.zeros(4, dtype=torch.int64), "num_steps": steps, "num_rows": rows, "gamma": args.gamma,
         "gae_lambda": args.gae_lambda, "reward_scale": args.reward_scale, **episodes._asdict(),
     }  # fmt: skip
@@ -77,14 +80,21 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
         )
         torch.testing.assert_close(advantage, known, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(target, goal, rtol=1e-5, atol=1e-5)
-        number, returns, lengths = plain.add(reward, ended, None)
-        means = [number, returns / number, lengths / number, plain.last_return.mean(), 1.0 - known.var() / goal.var()]
+        means = [*episode_metrics(plain.add(reward, ended).sum(1)), 1.0 - known.var() / goal.var()]
         torch.testing.assert_close(arguments["metrics"], torch.stack(means).double(), rtol=1e-4, atol=1e-5)
         for actual, wanted in zip(episodes, plain, strict=True):
-            torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
         assert arguments["fault_rows"].tolist() == [-1, -1, -1, -1]
         assert int(arguments["iteration"]) == rollout
     torch.testing.assert_close(records, expected_records(shape, obs, action, log_prob, advantage, target))
+    # Counts are exact beyond the integers of float32.
+    reward.fill_(1.0)
+    for each in (episodes, plain):
+        each.running_return.fill_(2.0**24 - 1.0), each.running_length.fill_(2.0**24 - 1.0)
+    launch((blocks,), **arguments)
+    sums = plain.add(reward, ended).sum(1)
+    assert all(torch.equal(x.nan_to_num(-1.0), y.nan_to_num(-1.0)) for x, y in zip(episodes, plain, strict=True))
+    assert arguments["metrics"][1:4].tolist() == (sums[1:4] / sums[[0, 0, 4]]).tolist()
     log_prob[1, 3], value[-1, 7] = math.inf, math.nan
     launch((blocks,), **arguments)
     assert arguments["fault_rows"].tolist()[:3] == [-1, 3, 7]

@@ -162,13 +162,13 @@ def test_pooled_totals_are_the_metrics_of_all_rows() -> None:
     generator = torch.Generator().manual_seed(3)
     steps, rows = 6, 10
     advantage, target = torch.randn(2, SHARDS, steps, rows, generator=generator, dtype=torch.float64)
-    last_return = torch.randn(SHARDS, rows, generator=generator, dtype=torch.float64)
+    last_return = torch.randn(SHARDS, rows - 2, generator=generator, dtype=torch.float64)  # of the rows that have one
     totals = []
     for k in range(SHARDS):
         moments = [f(x) for x in (advantage[k], target[k]) for f in (torch.mean, lambda x: (x - x.mean()).square().sum())]
-        totals.append(torch.tensor([rows, 2.0 + k, 30.0, 8.0, last_return[k].sum(), *moments], dtype=torch.float64))
+        totals.append(torch.tensor([2.0 + k, 30.0, 8.0, last_return[k].sum(), rows - 2, rows, *moments], dtype=torch.float64))
     explained = 1.0 - advantage.var() / target.var()
-    expected = [14.0, 120.0 / 14.0, 32.0 / 14.0, float(last_return.mean()), float(explained)]
+    expected = [14.0, 120.0 / 14.0, 32.0 / 14.0, float(last_return.mean()), 0.8, float(explained)]
     torch.testing.assert_close(pool_totals(torch.stack(totals), steps), torch.tensor(expected, dtype=torch.float64))
 
 

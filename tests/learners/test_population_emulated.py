@@ -209,13 +209,14 @@ def expected_episodes(emulation: Emulation, first, records, k: int):
     case = emulation.case
     _, reward, _, terminated, truncated, _ = steps_of_env(case, first, emulation.fields(records)[2])
     ended, running = terminated | truncated, torch.zeros(2, case.num_envs, dtype=torch.float64)
-    totals = torch.zeros_like(running)
+    totals, last_return = torch.zeros_like(running), torch.full((case.num_envs,), math.nan)
     for t in range(case.num_steps):
         running += torch.stack([reward[t], torch.ones(case.num_envs)])
         totals += torch.where(ended[t], running, 0.0)
+        last_return = torch.where(ended[t], running[0], last_return)
         running = torch.where(ended[t], 0.0, running)
-    count = ended.sum(0)
-    return torch.stack([count.sum(), *(totals.sum(1) / count.sum()), (totals[0] / count).mean()]), running[0]
+    count = ended.sum()
+    return torch.stack([count, *(totals.sum(1) / count), last_return.mean(), torch.tensor(1.0)]), running[0]
 
 
 def test_metrics_are_those_of_float64(emulation) -> None:
@@ -236,8 +237,21 @@ def test_metrics_are_those_of_float64(emulation) -> None:
         torch.testing.assert_close(actual["grad_norm"] * shape.num_updates, norm, rtol=1e-4, atol=0.0)
         rows = slice(k * num_envs, (k + 1) * num_envs)
         episodes, running = expected_episodes(emulation, first[rows], records[k], k)
-        torch.testing.assert_close(metrics[0, :4, k].double(), episodes, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(metrics[0, :5, k].double(), episodes, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(emulation.statistics["running_return"][rows].double(), running, rtol=1e-4, atol=1e-4)
+
+
+def test_counts_of_episodes_are_exact_beyond_the_integers_of_float32(small) -> None:
+    """The first episode of each environment has had 2**24 steps before, in which float32 counts no further step."""
+    small.reset()
+    before = small.run()[0][0, :5].double()
+    small.reset()
+    for name in ("running_return", "running_length"):
+        small.statistics[name].fill_(2.0**24)
+    metrics = small.run()[0][0, :5].double()
+    longer = small.case.num_envs * 2.0**24 / before[0]
+    expected = torch.stack([before[0], before[1] + longer, before[2] + longer, *before[3:]])
+    torch.testing.assert_close(metrics, expected, rtol=1.3e-7, atol=0.0)
 
 
 def test_launches_and_other_agents_change_no_bit(small) -> None:

@@ -36,7 +36,7 @@ HOST_DEFINITIONS = r"""
 #include <thread>
 #include <ucontext.h>
 #include <vector>
-using std::isfinite, std::min, std::max;
+using std::isfinite, std::isnan, std::min, std::max;
 #define __global__
 #define __device__
 #define __forceinline__ inline

@@ -18,8 +18,10 @@ from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import SeparateMLP
+from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.kernel.parameter_layout import KernelParameterLayout
 from gpuvec.learners.population.kernel.population_kernel import population_kernel
 from gpuvec.learners.population.kernel.population_shape import PopulationShape
@@ -177,7 +179,7 @@ class Emulation:
         first = torch.cat([0.1 * (agent - 0.3 * row + 0.1 * (column % 8)) for agent in self.agents])
         self.env = {"state": first, "start": torch.zeros(rows, dtype=torch.int32), "final_obs": torch.zeros_like(first)}
         self.obs = torch.zeros_like(first)
-        self.statistics = {name: torch.zeros(rows) for name in ("running_return", "running_length", "last_return")}
+        self.statistics = EpisodeStatistics.initial(rows, "cpu")._asdict()
         self.fault, self.stopped_at = torch.zeros(num_agents, dtype=torch.int64), torch.full((num_agents,), -1)
         settings = SETTINGS | {"learning_rate": case.learning_rate}
         self.settings = {name: torch.tensor([x[k] for k in self.agents], dtype=torch.float64) for name, x in settings.items()}
@@ -186,7 +188,7 @@ class Emulation:
     def run(self, iterations: int = 1, num_updates: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Returns (metrics, records, gradient)."""
         case, shape, num_agents = self.case, self.shape, len(self.agents)
-        metrics = torch.full((iterations, 10, num_agents), math.nan)
+        metrics = torch.full((iterations, len(METRICS), num_agents), math.nan)
         records = torch.full((num_agents, shape.num_samples, shape.record_size), math.nan)
         gradient, samples = torch.zeros_like(self.parameters), torch.zeros(num_agents, shape.sample_bytes // 4)
         seeds = {"action_seeds": ACTION_SEEDS, "order_seeds": ORDER_SEEDS}

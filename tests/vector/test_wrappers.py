@@ -200,6 +200,20 @@ def test_episode_statistics_equal_those_of_each_row(kind: str, mode: AutoresetMo
     assert summary.mean_length == pytest.approx(np.mean(lengths))
 
 
+def test_returns_and_lengths_are_exact_beyond_the_integers_of_float32(kind: str) -> None:
+    env = RecordEpisodeStatistics(make_scripted(kind, AutoresetMode.SAME_STEP))
+    ns = Namespace(env.reset(seed=0)[0])
+    ones = ns.asarray(np.stack([np.ones(E), -np.ones(E)], axis=1).astype(np.float32))
+    env.step(ones)
+    state = env.state_dict(env=False)
+    state |= {name: np.full(E, 2**24 - 1, host(state[name]).dtype) for name in ("running_return", "running_length")}
+    env.load_state_dict(state)
+    for _ in range(4):
+        env.step(ones)
+    episode = env.step(ones)[4]["episode"]
+    assert host(episode["r"]).tolist() == host(episode["l"]).tolist() == [2**24 + 4] * E
+
+
 def test_more_episodes_than_the_ring_size_may_end_in_one_step(kind: str) -> None:
     env = RecordEpisodeStatistics(make_scripted(kind, AutoresetMode.SAME_STEP), ring=3)
     ns = Namespace(env.reset(seed=0)[0])

@@ -30,8 +30,9 @@ from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_s
 from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.cuda_graphs.guard import LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
-from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.estimators.masked_moments import masked_mean
+from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.networks.actor_critic import Body, features_of
 from gpuvec.learners.networks.deterministic import (
     DeterministicActorCritic,
@@ -65,9 +66,7 @@ class DDPG(Policy):
 
     args: DDPGArgs
     network: DeterministicActorCritic
-    metric_names = (
-        "episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm"
-    )  # fmt: skip
+    metric_names = (*EPISODE_METRICS, "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm")
     shared_attributes = (
         "network", "actor", "critics", "target_actor", "target_critics", "actor_optimizer", "critic_optimizer"
     )  # fmt: skip
@@ -183,10 +182,8 @@ class DDPG(Policy):
         reward = rows.reward * args.reward_scale
         returns = n_step_returns(rows.obs, reward, rows.terminated, rows.ended, rows.final_obs, args.gamma, args.n_step)
         self.replay.add(Transitions(rows.obs[:-1], self.action, *returns, rows.mask))
-        sums = torch.stack(self.episodes.add(rows.reward, rows.done, rows.mask))
-        episodes, total_return, total_length = (yield from pooled_sum(self.shard, sums)).unbind()
-        (last_return,) = yield from pooled_mean(self.shard, [self.episodes.last_return.mean()])
-        self.metrics[:4] = torch.stack([episodes, total_return / episodes, total_length / episodes, last_return])
+        sums = yield from pooled_sum(self.shard, self.episodes.add(rows.reward, rows.done, rows.mask).sum(1))
+        self.metrics[: len(EPISODE_METRICS)] = episode_metrics(sums)
         if self.network.normalizer is not None:
             yield from update_normalizer(self.shard, self.network.normalizer, rows.obs[:-1], rows.mask)
 
@@ -197,8 +194,9 @@ class DDPG(Policy):
         Args:
             variant: the iteration, counted from 0, modulo the number of variants; it determines which steps update the actor.
         """
-        args, critic_metrics, actor_metrics = self.args, self.metrics[4:7], self.metrics[7:]
-        self.metrics[4:].zero_()
+        args, update_metrics = self.args, self.metrics[len(EPISODE_METRICS) :]
+        critic_metrics, actor_metrics = update_metrics[:3], update_metrics[3:]
+        update_metrics.zero_()
         actor_updates = 0
         for k in range(args.gradient_steps):
             batch = self.replay.sample(args.batch_size // self.shard.count, self.generator)
@@ -210,7 +208,7 @@ class DDPG(Policy):
                     self.update_targets()
         actor_metrics /= max(actor_updates, 1)
         with torch.no_grad():
-            self.guard.check_update_finite(self.metrics[4:], (*self.actor.values(), *self.critics.values()))
+            self.guard.check_update_finite(update_metrics, (*self.actor.values(), *self.critics.values()))
 
     def update_critics(self, batch: Transitions) -> Pooling[Tensor]:
         """Takes one step of the critics towards their targets on `batch`, (B,).

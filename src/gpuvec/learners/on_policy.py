@@ -28,8 +28,9 @@ from gpuvec.learners.config.training_config import OnPolicyArgs
 from gpuvec.learners.cuda_graphs.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
-from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
+from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.default_body import default_body
 from gpuvec.learners.networks.mlp import seeded_weights
@@ -45,7 +46,7 @@ from gpuvec.learners.shards.pooling import (
     update_normalizer,
 )
 
-ROLLOUT_METRICS = ("episodes", "return", "length", "last_return", "explained_variance")
+ROLLOUT_METRICS = (*EPISODE_METRICS, "explained_variance")
 # As in the implementations of the papers' authors.
 ADAM_EPS = 1e-5
 
@@ -211,14 +212,12 @@ class OnPolicy(Policy):
 
     def _write_rollout_metrics(self, done: Tensor) -> Pooling[None]:
         buffer = self.buffer
-        sums = torch.stack(self.episodes.add(buffer.reward, done, buffer.mask))
-        episodes, returns, lengths = (yield from pooled_sum(self.shard, sums)).unbind()
+        sums = yield from pooled_sum(self.shard, self.episodes.add(buffer.reward, done, buffer.mask).sum(1))
         advantage, target = yield from pooled_var_means(self.shard, [buffer.advantage, buffer.target], [buffer.mask] * 2)
         # The advantage is target - value, so this is the part of the targets' variance that V does not explain.
         unexplained = advantage[0] / target[0]
-        (last_return,) = yield from pooled_mean(self.shard, [self.episodes.last_return.mean()])
-        metrics = [episodes, returns / episodes, lengths / episodes, last_return, 1.0 - unexplained]
-        self.metrics[: len(ROLLOUT_METRICS)] = torch.stack(metrics)
+        self.metrics[: len(EPISODE_METRICS)] = episode_metrics(sums)
+        self.metrics[len(EPISODE_METRICS)] = 1.0 - unexplained
 
     def compute_final_values(self) -> None:
         """Computes V of the final observations of truncated episodes into `final_value`; its other elements are undefined.

@@ -19,9 +19,13 @@ constexpr int PREFETCHED_RECORDS = RECORD_SIZE <= 4 ? 16 : RECORD_SIZE <= 8 ? 8 
 constexpr int NUM_CHECKS = 4;  // of rewards, log-probabilities, values and advantages
 constexpr int NO_FAULT = 0x7FFFFFFF;
 
+// Sums over rows, those of `episode_metrics` in episode_statistics.py, where each row has acted.
+enum { EPISODES, RETURNS, LENGTHS, LAST_RETURNS, ENDED_ROWS, ROWS, NUM_ROW_SUMS };
+
 // The sums over the rows of a block; means and sums of squared deviations over its samples; and the lowest rows with a fault.
 struct BlockResult {
-    float num_rows, episodes, returns, lengths, last_return, mean_advantage, squares_advantage, mean_target, squares_target;
+    double sums[NUM_ROW_SUMS];
+    float mean_advantage, squares_advantage, mean_target, squares_target;
     int fault_rows[NUM_CHECKS];
 };
 
@@ -46,25 +50,25 @@ template <int N> __device__ __forceinline__ void min_all(int (&x)[N]) {
 
 // Computes the metrics and the fault rows from the results of all blocks.
 __device__ __forceinline__ void write_metrics(const Batch& b) {
-    enum { ROWS, EPISODES, RETURNS, LENGTHS, LAST_RETURN, ADVANTAGES, TARGETS, NUM_TOTALS };
-    double totals[NUM_TOTALS] = {};
+    constexpr int ADVANTAGES = NUM_ROW_SUMS, TARGETS = ADVANTAGES + 1;
+    double totals[TARGETS + 1] = {};
     int fault_rows[NUM_CHECKS] = {NO_FAULT, NO_FAULT, NO_FAULT, NO_FAULT};
     const BlockResult* results = (const BlockResult*)b.block_results;
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
         const BlockResult r = results[k];
-        totals[ROWS] += r.num_rows, totals[EPISODES] += r.episodes, totals[RETURNS] += r.returns, totals[LENGTHS] += r.lengths,
-            totals[LAST_RETURN] += r.last_return;
-        totals[ADVANTAGES] += r.num_rows * r.mean_advantage, totals[TARGETS] += r.num_rows * r.mean_target;
+#pragma unroll
+        for (int j = 0; j < NUM_ROW_SUMS; j++) totals[j] += r.sums[j];
+        totals[ADVANTAGES] += r.sums[ROWS] * r.mean_advantage, totals[TARGETS] += r.sums[ROWS] * r.mean_target;
 #pragma unroll
         for (int j = 0; j < NUM_CHECKS; j++) fault_rows[j] = min(fault_rows[j], r.fault_rows[j]);
     }
     sum_all(totals), min_all(fault_rows);
-    const double num_rows = totals[ROWS], episodes = totals[EPISODES];
+    const double num_rows = totals[ROWS], episodes = totals[EPISODES], ended_rows = totals[ENDED_ROWS];
     const double mean_advantage = totals[ADVANTAGES] / num_rows, mean_target = totals[TARGETS] / num_rows;
     double squares[2] = {};  // squared deviations of advantages and of targets
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
         const BlockResult r = results[k];
-        const double a = r.mean_advantage - mean_advantage, t = r.mean_target - mean_target, count = r.num_rows * b.num_steps;
+        const double a = r.mean_advantage - mean_advantage, t = r.mean_target - mean_target, count = r.sums[ROWS] * b.num_steps;
         squares[0] += r.squares_advantage + count * a * a, squares[1] += r.squares_target + count * t * t;
     }
     sum_all(squares);
@@ -72,14 +76,15 @@ __device__ __forceinline__ void write_metrics(const Batch& b) {
 #pragma unroll
         for (int j = 0; j < NUM_CHECKS; j++) b.fault_rows[j] = fault_rows[j] == NO_FAULT ? -1 : fault_rows[j];
 #if IS_SHARD
-        const double all[] = {num_rows, episodes, totals[RETURNS], totals[LENGTHS], totals[LAST_RETURN], mean_advantage,
-            squares[0], mean_target, squares[1]};
 #pragma unroll
-        for (int j = 0; j < 9; j++) b.metrics[j] = all[j];
+        for (int j = 0; j < NUM_ROW_SUMS; j++) b.metrics[j] = totals[j];
+        double* moments = b.metrics + NUM_ROW_SUMS;
+        moments[0] = mean_advantage, moments[1] = squares[0], moments[2] = mean_target, moments[3] = squares[1];
 #else
         b.metrics[0] = episodes, b.metrics[1] = totals[RETURNS] / episodes, b.metrics[2] = totals[LENGTHS] / episodes;
+        b.metrics[3] = totals[LAST_RETURNS] / ended_rows, b.metrics[4] = ended_rows / num_rows;
         // The advantage is target - value, so this is the share of the targets' variance that V explains.
-        b.metrics[3] = totals[LAST_RETURN] / num_rows, b.metrics[4] = 1.0 - squares[0] / squares[1];
+        b.metrics[5] = 1.0 - squares[0] / squares[1];
 #endif
         *b.iteration += 1, *b.num_finished_blocks = 0;
     }
@@ -96,7 +101,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
     for (int j = 0; j < NUM_CHECKS; j++) result.fault_rows[j] = NO_FAULT;
     float mean[2] = {}, squares[2] = {};  // of advantages and targets
     if (has_row) {
-        float total = 0.0f, next_value = b.value[b.num_steps * b.num_rows + e], ended_return = 0.0f, rest_return = 0.0f;
+        float total = 0.0f, next_value = b.value[b.num_steps * b.num_rows + e];
+        // Of the steps behind those that the loop has come to, up to an end: of the running episode, of the last one that ended,
+        // and of all others.
+        double later_return = 0.0, rest_return = 0.0, last_return = 0.0;
         float pivot[2], sums[2] = {}, sums_of_squares[2] = {};
         int episodes = 0, length = 0;
         bool has_fault[NUM_CHECKS] = {false, false, !isfinite(next_value), false};
@@ -129,9 +137,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
                         const float x = estimates[j] - pivot[j];
                         sums[j] += x, sums_of_squares[j] += x * x;
                     }
-                    if (s.ended) length = episodes == 0 ? t - k : length, episodes++;
-                    if (episodes) ended_return += s.reward;
-                    else rest_return += s.reward;
+                    if (s.ended) {
+                        if (episodes == 0) rest_return = later_return, later_return = 0.0, length = t - k;
+                        if (episodes == 1) last_return = later_return;
+                        episodes++;
+                    }
+                    later_return += s.reward;
                     has_fault[0] |= !isfinite(s.reward), has_fault[1] |= !isfinite(s.log_prob),
                         has_fault[2] |= !isfinite(s.value), has_fault[3] |= !isfinite(total);
                 }
@@ -152,14 +163,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
             t -= count;
         }
         const bool any_end = episodes > 0;
-        const float returns = any_end ? b.running_return[e] + ended_return : 0.0f,
-                    lengths = any_end ? b.running_length[e] + length : 0.0f;
-        const float last_return = any_end ? returns / episodes : b.last_return[e];
+        if (!any_end) rest_return = later_return;
+        const double running_return = b.running_return[e], running_length = b.running_length[e];
+        const double returns = any_end ? running_return + later_return : 0.0, lengths = any_end ? running_length + length : 0.0;
+        last_return = episodes > 1 ? last_return : any_end ? returns : b.last_return[e];
         b.last_return[e] = last_return;
-        b.running_return[e] = (any_end ? 0.0f : b.running_return[e]) + rest_return;
-        b.running_length[e] = (any_end ? 0.0f : b.running_length[e]) + (float)(b.num_steps - length);
-        result.num_rows = 1.0f, result.episodes = (float)episodes, result.returns = returns, result.lengths = lengths,
-        result.last_return = last_return;
+        b.running_return[e] = (any_end ? 0.0 : running_return) + rest_return;
+        b.running_length[e] = (any_end ? 0.0 : running_length) + (b.num_steps - length);
+        const bool has_ended = !isnan(last_return);
+        const double row_sums[] = {(double)episodes, returns, lengths, has_ended ? last_return : 0.0, (double)has_ended, 1.0};
+#pragma unroll
+        for (int j = 0; j < NUM_ROW_SUMS; j++) result.sums[j] = row_sums[j];
 #pragma unroll
         for (int j = 0; j < 2; j++)
             mean[j] = pivot[j] + sums[j] / b.num_steps,
@@ -167,18 +181,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
 #pragma unroll
         for (int j = 0; j < NUM_CHECKS; j++) result.fault_rows[j] = has_fault[j] ? (int)e : NO_FAULT;
     }
-    float totals[] = {result.num_rows, result.episodes, result.returns, result.lengths, result.last_return, mean[0], mean[1]};
-    sum_all(totals), min_all(result.fault_rows);
+    float means[] = {mean[0], mean[1]};
+    sum_all(result.sums), sum_all(means), min_all(result.fault_rows);
+    const float num_rows = (float)result.sums[ROWS];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const float deviation = mean[j] - totals[5 + j] / totals[0];
+        const float deviation = mean[j] - means[j] / num_rows;
         squares[j] = has_row ? squares[j] + (float)b.num_steps * deviation * deviation : 0.0f;
     }
     sum_all(squares);
-    result.num_rows = totals[0], result.episodes = totals[1], result.returns = totals[2], result.lengths = totals[3],
-    result.last_return = totals[4];
-    result.mean_advantage = totals[5] / totals[0], result.squares_advantage = squares[0],
-    result.mean_target = totals[6] / totals[0], result.squares_target = squares[1];
+    result.mean_advantage = means[0] / num_rows, result.squares_advantage = squares[0],
+    result.mean_target = means[1] / num_rows, result.squares_target = squares[1];
     bool is_last_block = false;
     if (threadIdx.x == 0) {
         ((BlockResult*)b.block_results)[blockIdx.x] = result;

@@ -10,17 +10,17 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
-from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.fused_ppo.network_shape import SOURCE_FOLDER, NetworkShape
 
 THREADS = 32  # per block, since there are few rows, and the kernel is bound by memory latency
-NUM_TOTALS = 9  # of a shard
-BLOCK_RESULT_WORDS = 13  # words of 4 bytes of a `BlockResult` of estimate.cu
+NUM_TOTALS = 10  # of a shard: six sums over rows, then moments of advantages and targets
+BLOCK_RESULT_WORDS = 20  # words of 4 bytes of a `BlockResult` of estimate.cu
 ESTIMATE_MEMBERS = {
     "obs": "const float*", "action": "const void*", "log_prob": "const float*", "reward": "const float*",
     "value": "const float*", "final_value": "const float*", "terminated": "const bool*", "ended": "const bool*",
-    "advantage": "float*", "target": "float*", "records": "float*", "running_return": "float*", "running_length": "float*",
-    "last_return": "float*", "block_results": "void*",
+    "advantage": "float*", "target": "float*", "records": "float*", "running_return": "double*", "running_length": "double*",
+    "last_return": "double*", "block_results": "void*",
     "num_finished_blocks": "unsigned*", "iteration": "long long*", "metrics": "double*", "fault_rows": "long long*",
     "num_steps": "i64", "num_rows": "i64", "gamma": "double", "gae_lambda": "double", "reward_scale": "double",
 }  # fmt: skip
@@ -68,7 +68,7 @@ class FusedEstimate:
             buffer: the rollout.
             final_value: (T, R) float32, values of the final observations of truncated episodes.
             episodes: the running episodes, which are updated.
-            metrics: (5,) float64, receives the metrics `on_policy.ROLLOUT_METRICS`; for a shard (9,), receives its totals.
+            metrics: (6,) float64, receives the metrics `on_policy.ROLLOUT_METRICS`; for a shard (10,), receives its totals.
             fault_rows: (N,) int64, whose first four elements receive the lowest rows with a reward, log-probability, value or
                 advantage that is not finite, or -1.
         """
@@ -84,19 +84,17 @@ class FusedEstimate:
 
 
 def pool_totals(totals: Tensor, num_steps: int) -> Tensor:
-    """Returns the metrics `on_policy.ROLLOUT_METRICS` of all shards, (5,) float64.
+    """Returns the metrics `on_policy.ROLLOUT_METRICS` of all shards, (6,) float64.
 
     The variances are pooled as in Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing
     sample variances".
 
     Args:
-        totals: (S, 9) float64, what the kernel wrote for each shard.
+        totals: (S, 10) float64, what the kernel wrote for each shard.
         num_steps: T.
     """
     sums = totals.sum(0)
-    num_rows, episodes, returns, lengths, last_return = sums[:5].unbind()
-    count, means, squares = totals[:, :1] * num_steps, totals[:, 5::2], totals[:, 6::2]  # of advantages and targets
+    count, means, squares = totals[:, 5:6] * num_steps, totals[:, 6::2], totals[:, 7::2]  # of advantages and targets
     mean = (count * means).sum(0) / count.sum()
     advantages, targets = (squares + count * (means - mean).square()).sum(0).unbind()
-    metrics = [episodes, returns / episodes, lengths / episodes, last_return / num_rows, 1.0 - advantages / targets]
-    return torch.stack(metrics)
+    return torch.cat([episode_metrics(sums[:6]), (1.0 - advantages / targets).view(1)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-EPISODE_METRICS = ("episodes", "return", "length", "last_return")
+from gpuvec.learners.metric_names import EPISODE_METRICS
+
 LOSS_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 METRICS = (*EPISODE_METRICS, *LOSS_METRICS, "grad_norm")
 """The numbers of an agent in an iteration; the names are those of the metrics of a single training."""

@@ -14,7 +14,7 @@ from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, get_autorese
 from gpuvec.vector.wrappers.namespace import WrapperError
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
-PER_ROW = ("running_return", "running_length", "awaits_reset")
+PER_ROW = ("running_return", "return_remainder", "running_length", "awaits_reset")
 
 
 class EpisodeSummary(NamedTuple):
@@ -28,10 +28,18 @@ class EpisodeSummary(NamedTuple):
     metrics: dict[str, np.ndarray[Any, Any]]  # {name: (N,) float32}, the environment's own metrics
 
 
+def add_exactly(a: Any, b: Any) -> tuple[Any, Any]:
+    """Returns the sum of two arrays (...) of floats, rounded, and what rounding took from it (Knuth, 1969, "TwoSum")."""
+    total = a + b
+    b_added = total - a
+    return total, (a - (total - b_added)) + (b - b_added)
+
+
 class RecordEpisodeStatistics(StatefulWrapper):
     """Adds `infos["episode"] = {"r": (E,) float32, "l": (E,) int32}` and `infos["_episode"]`, (E,) bool, to every step.
 
     "r" is the undiscounted return and "l" the length in steps of the episode that ended in this step, 0 where none did.
+    Returns are summed as two floats, because JAX has no float64 by default, and rounded once.
     The last `ring` finished episodes stay on the device until `statistics()` reads them, with the environment's own
     metrics. A NEXT_STEP reset step belongs to no episode; under DISABLED a finished row counts nothing until its reset. A
     masked reset drops the running episodes of its rows and a full reset those of all rows; neither changes the finished
@@ -60,6 +68,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
             env,
             WrapperState(
                 running_return=np.zeros(num_envs, np.float32),
+                return_remainder=np.zeros(num_envs, np.float32),  # what float32 cannot add to the return
                 running_length=np.zeros(num_envs, np.int32),
                 awaits_reset=np.zeros(num_envs, np.bool_),
                 ring_return=np.zeros(ring, np.float32),
@@ -101,11 +110,13 @@ class RecordEpisodeStatistics(StatefulWrapper):
         acted, mask = counts, info.get("agent_mask")
         if mask is not None and mask.ndim == 1:  # under FlattenAgents, where a row may be an agent that is inactive or waits
             acted, counts = counts & mask, counts & info.get("in_episode", mask)
-        total = buffers["running_return"] + xp.where(counts, buffers.ns.float32(reward), 0)
+        added = xp.where(counts, buffers.ns.float32(reward), 0) + buffers["return_remainder"]
+        total, remainder = add_exactly(buffers["running_return"], added)
         length = buffers["running_length"] + acted
         ended = counts & (terminated | truncated)
         episode = {"r": xp.where(ended, total, 0), "l": xp.where(ended, length, 0)}
         buffers["running_return"], buffers["running_length"] = xp.where(ended, 0, total), xp.where(ended, 0, length)
+        buffers["return_remainder"] = xp.where(ended | ~xp.isfinite(total), 0, remainder)
         if self._mode is not AutoresetMode.SAME_STEP:
             buffers["awaits_reset"] = ended if self._mode is AutoresetMode.NEXT_STEP else buffers["awaits_reset"] | ended
         self._store_episodes(episode, ended, info.get("metrics", {}))

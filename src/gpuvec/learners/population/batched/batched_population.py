@@ -26,7 +26,9 @@ from gpuvec.learners.config.schedule import remaining_share
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
-from gpuvec.learners.population.agent_metrics import EPISODE_METRICS, METRICS
+from gpuvec.learners.estimators.episode_statistics import episode_metrics
+from gpuvec.learners.metric_names import EPISODE_METRICS
+from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_update import BatchedUpdate
 from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
 from gpuvec.learners.population.batched.stacked_normalizer import StackedNormalizer
@@ -189,11 +191,8 @@ class BatchedPopulation:
         advantage, target = self._advantage(*inputs, factors=factors)
         finite = self._value[:-1].isfinite() & advantage.isfinite()
         self.state.stop(~self._by_agent(finite).all(1), 2)
-        episodes, returns, lengths = (
-            x.unflatten(0, (-1, self._num_envs)).sum(1) for x in self.state.episodes.add_rows(rows.reward, rows.ended)
-        )
-        last_return = self.state.episodes.last_return.unflatten(0, (-1, self._num_envs)).mean(1)
-        self._metrics[: len(EPISODE_METRICS)] = torch.stack([episodes, returns / episodes, lengths / episodes, last_return])
+        sums = self.state.episodes.add(rows.reward, rows.ended).unflatten(1, (-1, self._num_envs)).sum(2)
+        self._metrics[: len(EPISODE_METRICS)] = episode_metrics(sums)
         return advantage, target
 
     def _compute_final_values(self) -> None:

@@ -102,9 +102,11 @@ struct alignas(16) Samples {
     float value[round_up(ROWS, TILE)];
     unsigned short order[EPOCHS * ROWS];
 };
-// Of an environment: the running episode, the mean return of those of the last rollout in which one ended, and this rollout's.
+// Of an environment: the running episode, the return of the last finished one, nan before the first, and those that ended in this
+// rollout. Counts of steps are exact in double precision.
 struct Episode {
-    float running_return, running_length, last_return, num_ended, sum_returns, sum_lengths;
+    double running_return, running_length, last_return, sum_returns, sum_lengths;
+    float num_ended;
 };
 struct Settings {
     float learning_rate, ent_coef, vf_coef, gamma, gae_lambda, clip, reward_scale, inverse_max_norm;

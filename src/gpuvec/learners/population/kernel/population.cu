@@ -6,7 +6,7 @@
 #include "update.cuh"
 #include "values.cuh"
 
-constexpr int NUM_METRICS = 10;
+constexpr int NUM_METRICS = 11;
 constexpr int FAULT_ROLLOUT = 1, FAULT_VALUES = 2, FAULT_GRADIENT = 3;
 
 // Loads the parameters and moments of a network.
@@ -64,7 +64,7 @@ __device__ __forceinline__ void load_agent(const Batch& b, SharedMemory& shared)
             1.0f / (float)b.max_grad_norm, b.adam_step[agent]};
     for (int e = threadIdx.x; e < ENVS; e += THREADS) {
         const i64 env = agent * ENVS + e;
-        shared.episodes[e] = {b.running_return[env], b.running_length[env], b.last_return[env], 0.0f, 0.0f, 0.0f};
+        shared.episodes[e] = {b.running_return[env], b.running_length[env], b.last_return[env], 0.0, 0.0, 0.0f};
     }
 }
 
@@ -128,16 +128,17 @@ __device__ __forceinline__ void copy_records(const Batch& b, SharedMemory& share
 // The metrics of an iteration, by the first warp.
 __device__ __forceinline__ void store_metrics(const Batch& b, SharedMemory& shared, int launch_iteration) {
     if (threadIdx.x) return;
-    float num_ended = 0.0f, returns = 0.0f, lengths = 0.0f, last_return = 0.0f;
+    float num_ended = 0.0f, num_rows = 0.0f;  // episodes that ended in the iteration, and environments that have ended one
+    double returns = 0.0, lengths = 0.0, last_returns = 0.0;
     for (int e = 0; e < ENVS; e++) {
         const Episode& episode = shared.episodes[e];
         num_ended += episode.num_ended, returns += episode.sum_returns, lengths += episode.sum_lengths;
-        last_return += episode.last_return;
+        if (!isnan(episode.last_return)) last_returns += episode.last_return, num_rows += 1.0f;
     }
     constexpr float PER_SAMPLE = 1.0f / ((float)UPDATES * BATCH);
     const float *actor = shared.terms[0], *critic = shared.terms[1];
-    const float metrics[NUM_METRICS] = {num_ended, returns / num_ended, lengths / num_ended, last_return * (1.0f / ENVS),
-        actor[0] * PER_SAMPLE, (critic[0] + LOSS_UNIT * critic[1]) * PER_SAMPLE, actor[1] * PER_SAMPLE, actor[2] * PER_SAMPLE,
+    const float metrics[NUM_METRICS] = {num_ended, (float)returns / num_ended, (float)lengths / num_ended,
+        (float)last_returns / num_rows, num_rows * (1.0f / ENVS), actor[0] * PER_SAMPLE, (critic[0] + LOSS_UNIT * critic[1]) * PER_SAMPLE, actor[1] * PER_SAMPLE, actor[2] * PER_SAMPLE,
         actor[3] * PER_SAMPLE, shared.norm_sum * (1.0f / UPDATES)};
     float* target = b.metrics + launch_iteration * NUM_METRICS * b.num_agents + blockIdx.x;
 #pragma unroll

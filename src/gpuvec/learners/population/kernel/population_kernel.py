@@ -13,7 +13,7 @@ MEMBERS = {
     "learning_rate": "const double*", "ent_coef": "const double*", "vf_coef": "const double*", "gamma": "const double*",
     "gae_lambda": "const double*", "clip": "const double*", "reward_scale": "const double*",
     "action_seeds": "const unsigned long long*", "order_seeds": "const unsigned long long*", "clock": "const unsigned*",
-    "obs": "float*", "running_return": "float*", "running_length": "float*", "last_return": "float*",
+    "obs": "float*", "running_return": "double*", "running_length": "double*", "last_return": "double*",
     "final_obs": "const float*", "low": "const float*", "high": "const float*", "metrics": "float*", "fault": "long long*",
     "stopped_at": "long long*", "samples": "float*", "gradient": "float*", "records": "float*", "first_iteration": "i64",
     "num_iterations": "i64", "anneal_iterations": "i64", "num_updates": "i64", "num_agents": "i64", "max_grad_norm": "double",

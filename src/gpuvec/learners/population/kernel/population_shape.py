@@ -107,7 +107,7 @@ class PopulationShape(NamedTuple):
     def _shared_bytes(self, tiles: int, small_in_shared: bool = False, samples_in_shared: bool = False) -> int:
         factors = self.num_updates * (16 + 8)  # of Adam's steps, and means and scales of advantages
         size = 2 * self._network_bytes(tiles, small_in_shared) + (self.sample_bytes if samples_in_shared else 16) + factors
-        return _round_up(size + (16 + 8 + 1 + 9) * 4 + self.num_envs * 24 + 8, 1024)
+        return _round_up(size + (16 + 8 + 1 + 9) * 4 + self.num_envs * 48 + 8, 1024)
 
     def _network_bytes(self, tiles: int, small_in_shared: bool) -> int:
         h, two = MAX_HIDDEN, self.layers == 2

@@ -216,7 +216,7 @@ __device__ __forceinline__ void run_rollout(
     env_load(env_batch, env, &start, rng_stream, float_fields, int_fields);
     env_observe(env_batch, env, float_fields, int_fields, row);
     Episode episode = shared.episodes[e];
-    episode.num_ended = episode.sum_returns = episode.sum_lengths = 0.0f;
+    episode.sum_returns = episode.sum_lengths = 0.0, episode.num_ended = 0.0f;
     float record[RECORD] = {}, reward = 0.0f, *target = samples.records[0];
     int end = 0;
     // Ends a step, while the next one waits for its first layer.
@@ -228,9 +228,9 @@ __device__ __forceinline__ void run_rollout(
                 for (int k = l.lane; k < D; k += 32)
                     between.extra_inputs[slot * EXTRA_PITCH + 1 + k] = __ldcg(b.final_obs + env * D + k);
             }
-            episode.num_ended += 1.0f;
+            episode.num_ended += 1.0f, episode.last_return = episode.running_return;
             episode.sum_returns += episode.running_return, episode.sum_lengths += episode.running_length;
-            episode.running_return = episode.running_length = 0.0f;
+            episode.running_return = episode.running_length = 0.0;
         }
         if (l.lane == 0 && has_step) store_record<false>(target, record);
     };
@@ -253,13 +253,12 @@ __device__ __forceinline__ void run_rollout(
             end = env_step(env_batch, env, env, clock + (u32)(first + j) + 1, &start, rng_stream, float_fields, int_fields,
                 action, row, &reward);
             record[ADVANTAGE] = reward * reward_scale, record[TARGET] = end & 1 ? TERMINATED : CONTINUES;
-            episode.running_return += reward, episode.running_length += 1.0f;
+            episode.running_return += reward, episode.running_length += 1.0;
         }
         end_step(true), end = 0;
         if (first < EARLY_STEPS) __syncthreads();
     }
     env_store(env_batch, env, start, float_fields, int_fields);
-    if (episode.num_ended > 0.0f) episode.last_return = episode.sum_returns / episode.num_ended;
     if (l.lane == 0) {
         shared.episodes[e] = episode;
 #pragma unroll
