@@ -5,6 +5,7 @@ Each process has whole groups of agents, so that an agent has the bits that it h
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from gpuvec.learners.population.batched.batched_population import GROUP_SIZES
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.processes.cpu_worker import args_to_message, state_from_message, state_to_message
 from gpuvec.learners.population.processes.worker_messages import Message, read_message, write_message
+from gpuvec.learners.population.state.agent_copies import changed_agents
 from gpuvec.learners.population.state.agent_selection import select_agents
 from gpuvec.learners.population.state.environment import make_population_env
 
@@ -175,6 +177,8 @@ class CPUPopulation:
         for name in COPIED:
             x = state["tensors"][name]
             state["tensors"][name] = x[index] if isinstance(x, Tensor) else {key: y[index] for key, y in x.items()}
+        last_return = state["tensors"]["episodes"]["last_return"]
+        last_return.view(self.args.num_agents, -1)[changed_agents(index.numpy())] = math.nan
         self.load_state_dict(state)
 
 

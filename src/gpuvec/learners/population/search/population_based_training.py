@@ -3,18 +3,24 @@
 Between launches the worst agents take the parameters and moments of some of the best ones (exploit), and perturbed settings of
 theirs (explore). All changes are recorded.
 
+The score of an agent is the mean return of the last finished episodes of its environments. It has none before each of them has
+ended one with the parameters that the agent has, and until then it neither copies nor is copied. An interval has at least as
+many steps as an episode, because otherwise the agents with the longest episodes had no score (design/0061).
+
 Letters: P agents, V changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
@@ -30,6 +36,7 @@ from gpuvec.learners.population.search.search_space import (
     split_columns,
 )
 from gpuvec.learners.population.state.agent_copies import changed_agents
+from gpuvec.learners.population.state.environment import make_population_env
 from gpuvec.learners.wait_reports import OnPhase
 
 FloatArray = NDArray[np.float64]
@@ -50,9 +57,9 @@ class PBTArgs:
     num_agents: int = 64
     """Number of agents, P."""
     interval: int = 10
-    """Iterations between two changes."""
+    """Iterations between two changes, in which an environment takes at least as many steps as an episode can have."""
     fraction: float = 0.2
-    """The part of the agents that copy, and the part of those that are copied from."""
+    """The part of the agents with a score that copy, and the part of those that are copied from."""
     factors: tuple[float, float] = (0.8, 1.25)
     """A setting of a copy is multiplied by one of these."""
 
@@ -117,8 +124,8 @@ class PBTResult(NamedTuple):
 class Preparation(NamedTuple):
     """What a change of C agents needs besides the results of the launch before it."""
 
-    ranks: NDArray[np.int64]
-    """(C,): the ranks of the sources, as `choose_sources` takes them."""
+    positions: FloatArray
+    """(C,): the positions of the sources among the best agents, as `choose_sources` takes them."""
     factors: FloatArray
     """(settings, C): what the settings of the copies are multiplied by, in the order of their agents."""
     stopped_at: Readout
@@ -156,11 +163,11 @@ class Exploration:
         args = self._args
         rng = np.random.default_rng((args.base.seed, population.iteration))
         num_copies = max(1, int(args.num_agents * args.fraction))
-        ranks = rng.integers(num_copies, size=num_copies)
+        positions = rng.random(num_copies)
         factors = np.array(args.factors)[rng.integers(2, size=(len(self._names), num_copies))]
         stopped_at = Readout(population.stopped_at, depth=1)
         stopped_at.start()
-        self._preparation = Preparation(ranks, factors, stopped_at)
+        self._preparation = Preparation(positions, factors, stopped_at)
 
     def __call__(self, population: PopulationPath, results: NDArray[np.float32]) -> None:
         """Changes the worst agents, if the training continues.
@@ -172,13 +179,13 @@ class Exploration:
         if population.iteration >= population.args.base.iterations:
             return
         assert self._preparation is not None, "prepare is called for each launch"
-        ranks, factors, stopped_at = self._preparation
+        positions, factors, stopped_at = self._preparation
         scores = last_returns(results)
         scores[stopped_at.take().numpy() != RUNNING] = -np.inf
-        source = choose_sources(scores, ranks)
+        source = choose_sources(scores, self._args.fraction, positions)
         population.copy_learned(source)  # first, because a GPU copies while the settings are computed
         copies = changed_agents(source)
-        values = (self._values.take(source[copies], 1) * factors).clip(self._low, self._high)
+        values = (self._values.take(source[copies], 1) * factors[:, : len(copies)]).clip(self._low, self._high)
         self._values[:, copies] = values
         for name, column in zip(self._names, self._values, strict=True):
             population.set_settings(name, column)
@@ -199,29 +206,58 @@ class Exploration:
 
 
 def last_returns(results: NDArray[np.float32]) -> FloatArray:
-    """Returns the mean return of each agent over some iterations, (P,), minus infinity where no episode ended.
+    """Returns the scores of agents, (P,): the mean return of the last finished episodes of the environments of each.
+
+    It is nan before each environment of the agent has ended an episode.
 
     Args:
-        results: (I, M, P): the M metrics in the iterations.
+        results: (I, M, P): the M metrics in some iterations, the last of which counts.
     """
-    returns = results[:, METRICS.index("return")].astype(np.float64)
-    is_number = np.isfinite(returns)
-    counts = is_number.sum(0)
-    means = np.where(is_number, returns, 0.0).sum(0) / np.maximum(counts, 1)
-    return np.where(counts > 0, means, -np.inf)
+    last_return, share = (results[-1, METRICS.index(name)].astype(np.float64) for name in ("last_return", "last_return_share"))
+    return np.where(share == 1.0, last_return, np.nan)
 
 
-def choose_sources(scores: FloatArray, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+def choose_sources(scores: FloatArray, fraction: float, positions: FloatArray) -> NDArray[np.int64]:
     """Returns for each agent the one whose parameters it takes, (P,): for the C worst ones some of the C best.
 
+    Agents without a score neither copy nor are copied, and none copies one that is not better. C is therefore smaller if few
+    agents have scores.
+
     Args:
-        scores: (P,): the higher the better.
-        ranks: (C,): the ranks of the sources, 0 for the best agent. The last one is that of the worst agent's source.
+        scores: (P,): the higher the better, nan for none, and minus infinity for an agent that was stopped.
+        fraction: of the agents with a score that copy, at most 0.5; at least one copies.
+        positions: C or more, from 0 to 1: the positions of the sources among the C best, 0 for the best. The last one that is
+            used is that of the worst agent's source.
     """
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores, kind="stable")[: int((~np.isnan(scores)).sum())]  # those without a score are last
+    count = min(max(1, int(len(order) * fraction)), len(order) // 2, int((scores > -np.inf).sum()))
+    targets, sources = order[len(order) - count :], order[(positions[:count] * count).astype(np.int64)]
+    is_better = scores[sources] > scores[targets]
     source = np.arange(len(scores))
-    source[order[-len(ranks) :]] = order[ranks]
+    source[targets[is_better]] = sources[is_better]
     return source
+
+
+def require_interval(args: PBTArgs, population: PopulationArgs) -> None:
+    """Checks that the agents with the longest episodes have a score at each change.
+
+    Args:
+        args: the settings.
+        population: those of the population.
+
+    Raises:
+        ValueError: an episode can have more steps than an environment takes between two changes.
+    """
+    base = population.resolved(str(parse_device(args.base.device))).base
+    with closing(make_population_env(PopulationArgs(base))) as env:
+        limit = env.unwrapped.max_episode_steps
+    steps = args.interval * base.num_steps
+    if limit is not None and steps < limit:
+        raise ValueError(
+            f"an environment takes {steps:,} steps in an interval of {args.interval} iterations, and an episode of {base.env} "
+            f"can have {limit:,}: agents whose episodes are longer than the interval would not be compared. Use an interval of "
+            f"at least {-(-limit // base.num_steps)}."
+        )
 
 
 def population_based_training(
@@ -260,6 +296,7 @@ def population_based_training(
     first_values = {name: column[0] for name, column in schedule.settings.items()}
     base = replace(args.base, anneal_lr=False)
     population_args = PopulationArgs(base, args.num_agents, (), *split_columns(first_values))
+    require_interval(args, population_args)
     state = None if begun is None else begun.result.state
     result = train_population(
         population_args, after_launch, state, on_phase, args.interval, should_stop, on_results=on_results,

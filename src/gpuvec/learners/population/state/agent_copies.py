@@ -7,6 +7,7 @@ Letters: P agents, N parameters of an agent, C copies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -69,10 +70,11 @@ class AgentCopier:
     Args:
         device: "cpu" or "cuda:<index>".
         tensors: the tensors that are copied: those of `ROWS` and `COLUMNS`, by name.
+        last_return: (P, E): returns of the last episodes, which become nan, because they are of what an agent has no longer.
     """
 
-    def __init__(self, device: str, tensors: Mapping[str, Tensor]) -> None:
-        self._launcher, self._tensors = ElementwiseLauncher(device), tensors
+    def __init__(self, device: str, tensors: Mapping[str, Tensor], last_return: Tensor) -> None:
+        self._launcher, self._tensors, self._last_return = ElementwiseLauncher(device), tensors, last_return
         shape = tuple(tensors["parameters"].shape)
         self._expected: dict[str, TensorSpec] = dict.fromkeys(ROWS, (shape, torch.float32))
         self._expected |= {name: (shape[:1], dtype) for name, dtype in COLUMNS.items()}
@@ -90,3 +92,4 @@ class AgentCopier:
         expected = {**self._expected, "agents": ((2, num_copies), torch.int64)}
         tensors = {**self._tensors, "agents": agents}
         self._launcher(COPY, num_copies * num_floats, tensors, expected, (num_floats, num_copies))
+        self._last_return.index_fill_(0, agents[0], math.nan)

@@ -57,7 +57,8 @@ class AgentState:
         self.fault = torch.zeros(num_agents, dtype=torch.int64, device=device)
         self.num_rollouts = torch.zeros((), dtype=torch.int64, device=device)
         numbers = {"stopped_at": self.stopped_at, "fault": self.fault}
-        self._copy = AgentCopier(device, {"parameters": self.parameters, **self.adam._asdict(), **numbers})
+        learned = {"parameters": self.parameters, **self.adam._asdict(), **numbers}
+        self._copy = AgentCopier(device, learned, self.episodes.last_return.view(num_agents, -1))
 
     @property
     def is_running(self) -> Tensor:
@@ -98,7 +99,8 @@ class AgentState:
     def copy_learned(self, source: ArrayLike) -> None:
         """Gives each agent the parameters and the state of the optimiser of another one; its settings do not change.
 
-        An agent that was stopped continues if it takes those of one that runs.
+        The last returns of an agent that takes what another one learned are forgotten. One that was stopped continues if it
+        takes what one that runs has learned.
 
         Args:
             source: P numbers of the agents to copy from; the own number for an agent that keeps what it has.
