@@ -31,12 +31,15 @@ from gpuvec.learners.runs.seed_statistics import Estimate
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/tuned.md"
 SECTION = re.compile(r"(<!-- searches -->\n).*?(<!-- end of searches -->)", re.DOTALL)
-OF_RUN = ("env", "seed", "device", "threads", "fused", "num_iterations", "target_return")
+OF_RUN = (
+    "env", "seed", "device", "threads", "fused", "num_iterations", "target_return", "evaluate_every", "evaluate_episodes",
+    "evaluate_params",
+)  # fmt: skip
 """Settings of a base that belong to the run of a search, and not to what it found."""
 DIGITS = 4
 HEADING = """\
-| environment | settings | trials | return on fresh seeds | threshold | steps to it: median, worst |
-| --- | --- | --- | --- | --- | --- |
+| environment | settings | trials | evaluation on fresh seeds | threshold | steps to it: median, worst | evaluated |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -66,6 +69,7 @@ def make_entry(record: Mapping[str, Any], versions: Mapping[str, Any]) -> dict[s
         **{name: best[name] for name in ("interquartile_mean", "low", "high")},
         "threshold": record["threshold"], "seeds_at_threshold": len(steps),
         "median_steps": statistics.median(steps) if steps else None, "most_steps": max(steps, default=None),
+        "evaluation": record["evaluation"],
     }  # fmt: skip
     return {"settings": settings, "search": search}
 
@@ -82,13 +86,19 @@ def table_row(env: str, entry: Mapping[str, Any]) -> str:
     values = {name: value for name, value in entry["settings"].items() if name != "params"} | params
     settings = ", ".join(f"`{name} {value}`" for name, value in values.items())
     numbers = (search[name] for name in ("interquartile_mean", "low", "high"))
-    interval = estimate_text(Estimate(*(math.nan if number is None else number for number in numbers)))
+    estimated = estimate_text(Estimate(*(math.nan if number is None else number for number in numbers)))
     threshold, reached = search["threshold"], search["seeds_at_threshold"]
     steps = f"{search['median_steps']:,.0f}, {search['most_steps']:,.0f}" if reached else "not reached"
     if 0 < reached < search["fresh_seeds"]:
         steps += f" ({reached} of {search['fresh_seeds']} seeds)"
     trials = f"{search['num_trials']:,} ({search['device']})"
-    cells = (f"`{env}`", settings, trials, interval, "" if threshold is None else f"{threshold:g}", steps if threshold else "")
+    cells = [f"`{env}`", settings, trials, estimated, "" if threshold is None else f"{threshold:g}", steps if threshold else ""]
+    if "evaluation" not in search:  # of a search whose numbers are those of the episodes of trainings
+        return f"| {' | '.join([*cells[:3], 'not evaluated', cells[4], '', ''])} |\n"
+    evaluation = search["evaluation"]
+    chosen = "".join(f", `{name} {value}`" for name, value in evaluation["params"].items())
+    interval = "" if evaluation["every_steps"] is None else f"every {evaluation['every_steps']:,} steps, "
+    cells.append(f"{interval}{evaluation['episodes']} episodes{chosen}")
     return f"| {' | '.join(cells)} |\n"
 
 

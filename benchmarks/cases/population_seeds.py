@@ -95,6 +95,18 @@ def train_singles(args: Any, seeds: int) -> Any:
     )
 
 
+def mean_of_last_tenth(history: Any) -> NDArray[np.float64]:
+    """Returns the mean of `return` over the last tenth of the iterations, (S,), nan for agents that were stopped.
+
+    It compares paths that train the same seeds, and does not say how good a policy is.
+
+    Args:
+        history: that of the seeds.
+    """
+    returns = history.metrics["return"].astype(np.float64)
+    return np.where(history.stopped_at >= 0, np.nan, np.nanmean(returns[int(0.9 * len(returns)) :], 0))
+
+
 def add_returns(figures: Figures, name: str, env: str, returns: Returns, **details: Any) -> None:
     """Adds the returns of a path.
 
@@ -150,7 +162,7 @@ def measure(figures: Figures, env: str, arguments: Any) -> None:
     history = trainer(args, arguments.seeds)
     last = np.linspace(0, arguments.iterations, POINTS + 1).astype(int)[1:] - 1
     returns = history.metrics["last_return"][last].astype(np.float64)
-    path, prefix = Returns(history.final_returns(), returns), f"{env}.{arguments.seeds}"
+    path, prefix = Returns(mean_of_last_tenth(history), returns), f"{env}.{arguments.seeds}"
     details = {"seconds": float(history.seconds[-1]), "iterations": arguments.iterations}
     add_returns(figures, f"{prefix}.{arguments.path}", env, path, **details)
     if arguments.save is not None:

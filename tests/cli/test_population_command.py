@@ -26,7 +26,7 @@ from gpuvec.learners.population.results.population_folder import load_population
 
 TINY = [
     "--device", "cpu", "--num-steps", "16", "--num-envs", "3", "--num-minibatches", "3", "--hidden", "8", "--params",
-    "max_episode_steps", "5",
+    "max_episode_steps", "5", "--evaluate-params", "max_episode_steps", "5",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from tests.support.machine_code import HGMMA, count_instructions
 
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population import paths
+from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.kernel.population_shape import SHARED_BYTES_PER_BLOCK, PopulationShape
 from gpuvec.learners.population.paths import make_population
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -157,10 +158,11 @@ def test_states_are_exchanged_with_batched_operations(env, monkeypatch) -> None:
     population = kernel_population.KernelPopulation(args, population_env, shape)
     population.load_state_dict(first.state_dict())
     second.load_state_dict(population.state_dict())
+    assert torch.equal(population.evaluate(), first.evaluate())
     assert torch.equal(first.advance(1).nan_to_num(-1.0), second.advance(1).nan_to_num(-1.0))
     for name, x in first.tensors()["parameters"].items():
         assert torch.equal(second.tensors()["parameters"][name], x)
-    assert population.advance(3).shape == (3, 10, 3)
+    assert population.advance(3).shape == (3, len(METRICS), 3)
     members = {*MEMBERS, "env_state"} - {"gradient", "records"}
     assert launches[0].keys() == (members if env.startswith("Pendulum") else members - {"low", "high"})
     assert (launches[0]["first_iteration"], population.iteration) == (2, 5)

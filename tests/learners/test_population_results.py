@@ -19,6 +19,7 @@ from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.histories import read_histories
 from gpuvec.learners.population import population_training
+from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
@@ -49,29 +50,44 @@ def history(returns: Any, stopped_at: Any = None) -> PopulationHistory:
     iterations, agents = returns.shape
     stopped_at = np.full(agents, -1) if stopped_at is None else np.array(stopped_at)
     names = trained().history.metrics
-    metrics = {name: returns if name == "return" else np.zeros_like(returns) for name in names}
+    metrics = {name: np.full_like(returns, np.nan) for name in names} | {"eval_return": returns}
     steps = 10 * np.arange(1, iterations + 1)
     return PopulationHistory(steps, steps / 100, metrics, np.arange(agents), {}, {}, stopped_at, np.where(stopped_at < 0, 0, 3))
 
 
-def test_the_final_return_is_the_mean_of_the_last_tenth_or_the_last_number() -> None:
+def test_the_final_return_is_that_of_the_last_evaluation() -> None:
+    returns = np.full((20, 3), np.nan)
+    returns[[9, 19]] = [[9.0, 2.0, 3.0], [1.0, 7.0, 4.0]]
+    result = history(returns, stopped_at=[-1, -1, 20])
+    result.metrics["return"][:] = 100.0  # of the short ones alone
+    np.testing.assert_array_equal(result.final_returns(), [1.0, 7.0, np.nan])
+    assert result.ranking() == [1, 0, 2]
+    assert result.fault_texts() == ["agent 2 was stopped in iteration 20: the gradient was not finite."]
+
+
+def test_without_an_evaluation_final_returns_are_those_of_environments_that_have_all_ended_an_episode() -> None:
     nan = np.nan
-    returns = np.zeros((20, 5))
-    returns[-2:] = [[1, 2, nan, nan, 9], [3, nan, nan, nan, 9]]
-    returns[:, 3] = nan
-    returns[5, 2], returns[6:, 2] = 7.0, nan
-    result = history(returns, stopped_at=[-1, -1, -1, -1, 20])
-    np.testing.assert_array_equal(result.final_returns(), [2.0, 2.0, 7.0, nan, nan])
-    assert result.ranking() == [2, 0, 1, 3, 4]
-    assert result.fault_texts() == ["agent 4 was stopped in iteration 20: the gradient was not finite."]
+    result = history(np.full((20, 4), nan))
+    result.metrics["last_return"][-2:] = [[1.0, 50.0, 60.0, nan], [3.0, 6.0, 60.0, nan]]
+    result.metrics["last_return_share"][-2:] = [[1.0, 0.5, 0.5, 0.0], [1.0, 1.0, 0.75, 0.0]]
+    np.testing.assert_array_equal(result.final_returns(), [2.0, 6.0, nan, nan])
+
+
+def test_steps_to_a_threshold_are_those_before_the_first_evaluation_that_reached_it() -> None:
+    returns = np.full((6, 3), np.nan)
+    returns[[1, 3, 5]] = [[1.0, 5.0, 1.0], [5.0, 4.0, 1.0], [6.0, 7.0, 4.9]]
+    result = history(returns)
+    result.metrics["last_return"][:] = 100.0
+    np.testing.assert_array_equal(result.steps_to(5.0), [40, 20, np.nan])
+    assert np.isnan(result.steps_to(np.nan)).all()
 
 
 def test_the_history_has_the_numbers_of_each_launch() -> None:
     launches: list[Any] = []
     result = train_population(ARGS, lambda population, results: launches.append(results), iterations_per_launch=4)
     assert [len(results) for results in launches] == [4, 2]
-    for m, column in enumerate(result.history.metrics.values()):
-        np.testing.assert_array_equal(column, np.concatenate(launches)[:, m])
+    for m, name in enumerate(METRICS):
+        np.testing.assert_array_equal(result.history.metrics[name], np.concatenate(launches)[:, m])
     assert result.history.steps.tolist() == [48 * i for i in range(1, 7)]
     assert (np.diff(result.history.seconds) > 0).all()
     for name, column in result.history.metrics.items():  # one iteration in a launch gives the same

@@ -45,6 +45,7 @@ def test_a_search_becomes_the_settings_of_populations(tmp_path: Path, monkeypatc
     ]
     options += ["--halvings", "0", "--confirm", "1", "--confirmation-seeds", "2", "--num-envs", "3", "--num-steps", "16"]
     options += ["--num-minibatches", "3", "--hidden", "8", "--params", "max_episode_steps", "5", "--total-steps", "96"]
+    options += ["--evaluate-episodes", "4"]
     assert main(["sweep", "--device", "cpu", *options, "--runs", str(tmp_path / "runs")]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     best = json.loads((folder / "sweep.json").read_text())["best"]
@@ -56,7 +57,13 @@ def test_a_search_becomes_the_settings_of_populations(tmp_path: Path, monkeypatc
     assert page.read_text().startswith("before\n<!-- searches -->\n| environment |")
     assert "| `gpuvec/CartPole-v1` | `num_envs 3`" in page.read_text()
     assert "`params.max_episode_steps 5`, `params.gravity " in page.read_text()
-    assert "| 2 (cpu) | 5 | 475 | not reached |\n<!-- end of searches -->\nafter" in page.read_text()
+    search = json.loads(settings.read_text())["gpuvec/CartPole-v1"]["search"]
+    assert search["evaluation"] == {"every_steps": 48, "episodes": 4, "params": {}}
+    assert search["interquartile_mean"] > 5  # on the environment's own parameters, with which episodes are not so short
+    row = next(line for line in page.read_text().splitlines() if "CartPole" in line)
+    assert row.endswith("| 475 | not reached | every 48 steps, 4 episodes |")
+    assert f"{search['interquartile_mean']:.4g}" in row
+    assert page.read_text().endswith("\n<!-- end of searches -->\nafter\n")
 
     monkeypatch.setattr(tuned_populations, "FILE", settings)
     tuned_populations.tuned_populations.cache_clear()

@@ -40,6 +40,12 @@ class PopulationPath(Protocol):
             iterations: the number of iterations.
         """
 
+    def evaluate(self) -> Tensor:
+        """Returns the mean return of each agent in an evaluation, (P,) float32 on the CPU, nan for agents that were stopped.
+
+        See `PopulationEvaluator`. Nothing of the training changes.
+        """
+
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of all that the next iteration depends on; see `BatchedPopulation.tensors`."""
 
@@ -68,7 +74,7 @@ class PopulationPath(Protocol):
         """
 
     def close(self) -> None:
-        """Frees the environment."""
+        """Frees the environments."""
 
 
 def make_population(args: PopulationArgs) -> PopulationPath:

@@ -21,7 +21,7 @@ MAX_LAYERS = 2
 # Settings that a population does not support, and their only value.
 UNSUPPORTED = {
     "shared": False, "normalize_returns": False, "precision": "tf32", "compile": False,
-    "learning_rate_table": (), "ent_coef_table": (), "evaluate_every": None, "target_return": None,
+    "learning_rate_table": (), "ent_coef_table": (), "target_return": None,
 }  # fmt: skip
 
 
@@ -39,7 +39,8 @@ class PopulationArgs:
 
     base: PPOArgs = field(default_factory=PPOArgs)
     """The settings that all agents share, and the values of `AGENT_SETTINGS` that are not in `settings`. `num_envs` and
-    `total_steps` are those of one agent. On a CPU, `threads` is the largest number of processes."""
+    `total_steps` are those of one agent. All agents are evaluated at the end of the training, and after every `evaluate_every`
+    iterations if it is given. On a CPU, `threads` is the largest number of processes."""
     num_agents: int = 1
     """Number of agents, P."""
     seeds: tuple[int, ...] = ()

@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.iterations import reads_late
-from gpuvec.learners.population.agent_metrics import METRICS
+from gpuvec.learners.population.agent_metrics import EVAL_RETURN, METRICS
 from gpuvec.learners.population.paths import PopulationPath, make_population
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.results.population_history import PopulationHistory
@@ -40,15 +41,16 @@ class HistoryRecorder:
 
     Args:
         args: the settings, resolved.
-        on_results: called with the numbers of each launch, in their order.
+        on_results: called with the numbers of each launch, in their order; None for nothing.
         first_iteration: the iteration after which the training continues; 0 for a new one.
     """
 
-    def __init__(self, args: PopulationArgs, on_results: OnResults, first_iteration: int = 0) -> None:
+    def __init__(self, args: PopulationArgs, on_results: OnResults | None, first_iteration: int = 0) -> None:
         self._args, self._on_results = args, on_results
         self._first_iteration = self._iteration = first_iteration
         self._results: list[NDArray[np.float32]] = []
         self._seconds: list[float] = []
+        self._evaluations: dict[int, NDArray[np.float32]] = {}  # {iteration: returns (P,)}
         self._reads = deque[Readout]()
         self._begin = self._last = time.perf_counter()
 
@@ -70,7 +72,8 @@ class HistoryRecorder:
         while len(self._reads) > keep:
             results = self._reads.popleft().take().clone().numpy()  # a copy, because a readout has pinned memory
             self._add(results)
-            self._on_results(self._args, self._iteration, results)
+            if self._on_results is not None:
+                self._on_results(self._args, self._iteration, results)
 
     def _add(self, results: NDArray[np.float32]) -> None:
         """Adds the numbers of a launch, whose time is divided equally among its iterations."""
@@ -80,6 +83,29 @@ class HistoryRecorder:
         self._results.append(results)
         self._iteration += len(results)
         self._last = now
+
+    def evaluate_if_due(self, population: PopulationPath, end: int) -> None:
+        """Evaluates all agents after each `evaluate_every` iterations and the last one, outside of the time of the training.
+
+        Args:
+            population: the population.
+            end: the number of the last iteration.
+        """
+        every = self._args.base.evaluate_every or end
+        if population.iteration != end and population.iteration % every:
+            return
+        if population.args.base.device != "cpu":
+            torch.cuda.synchronize(population.args.base.device)
+        begin = time.perf_counter()
+        self._evaluations[population.iteration] = population.evaluate().numpy()
+        seconds = time.perf_counter() - begin
+        self._begin += seconds
+        self._last += seconds
+
+    @property
+    def last_results(self) -> NDArray[np.float32]:
+        """The numbers of the last launch that was read, (iterations, metrics, P)."""
+        return self._results[-1]
 
     @property
     def seconds(self) -> float:
@@ -95,16 +121,43 @@ class HistoryRecorder:
         args, tensors = self._args, state["tensors"]
         results = np.concatenate(self._results) if self._results else np.zeros((0, len(METRICS), args.num_agents), np.float32)
         iterations = self._first_iteration + 1 + np.arange(len(results))
+        eval_return = np.full((len(results), args.num_agents), np.nan, np.float32)
+        for iteration, returns in self._evaluations.items():
+            eval_return[iteration - self._first_iteration - 1] = returns
         return PopulationHistory(
             steps=iterations * args.base.steps_per_iteration,
             seconds=np.array(self._seconds),
-            metrics={name: np.ascontiguousarray(results[:, m]) for m, name in enumerate(METRICS)},
+            metrics={
+                **{name: np.ascontiguousarray(results[:, m]) for m, name in enumerate(METRICS)},
+                EVAL_RETURN: eval_return,
+            },
             seeds=np.array(args.seeds, np.int64),
             settings={name: tensors["settings"][name].cpu().numpy() for name in args.settings},
             params={name: np.array(column, np.float64) for name, column in args.params.items()},
             stopped_at=tensors["stopped_at"].cpu().numpy(),
             fault=tensors["fault"].cpu().numpy(),
         )
+
+
+def iterations_of_launch(args: PopulationArgs, iteration: int, end: int, iterations_per_launch: int | None) -> int:
+    """Returns the number of iterations of the next launch, which ends before the next evaluation.
+
+    Args:
+        args: the settings, resolved.
+        iteration: the number of finished iterations.
+        end: the number of the last iteration.
+        iterations_per_launch: as in `train_population`.
+
+    Raises:
+        ValueError: an evaluation would be within a launch of `iterations_per_launch`.
+    """
+    every = args.base.evaluate_every or end
+    if iterations_per_launch and args.base.evaluate_every and every % iterations_per_launch:
+        raise ValueError(
+            f"evaluate_every must be a multiple of the {iterations_per_launch} iterations between two changes, got {every}."
+        )
+    launch = iterations_per_launch or ITERATIONS_PER_LAUNCH[args.base.device.partition(":")[0]]
+    return min(launch, end - iteration, every - iteration % every)
 
 
 def train_population(
@@ -120,6 +173,8 @@ def train_population(
 ) -> PopulationResult:
     """Trains all agents for `args.base.total_steps` steps each.
 
+    All agents are evaluated after every `args.base.evaluate_every` iterations if it is given, and at the end of the training.
+
     An agent has the same numbers for any number of other agents and any number of iterations in a launch. On a GPU the numbers
     of a launch are read while the next one runs, unless there is an `on_launch`, which may change the population before that.
 
@@ -129,7 +184,8 @@ def train_population(
             change settings, and copy what agents learned, before the next launch.
         state: `PopulationResult.state` or `PopulationPath.state_dict()`, from which the training continues bit for bit.
         on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when a wait begins, and with "" when it ends.
-        iterations_per_launch: the number of iterations between two calls of `on_launch`; None for that of the device.
+        iterations_per_launch: the number of iterations between two calls of `on_launch`, of which `evaluate_every` must be a
+            multiple; None for that of the device, or fewer before an evaluation.
         should_stop: called before each launch; returns whether the training ends, to continue later from its state.
         last_iteration: the iteration after which the training ends, to continue later; None for the last one of the settings.
         on_results: called with the numbers of each launch, in their order.
@@ -141,7 +197,6 @@ def train_population(
     """
     device = str(parse_device(args.base.device))
     args = args.resolved(device)
-    launch = iterations_per_launch or ITERATIONS_PER_LAUNCH[device.partition(":")[0]]
     # On a CPU each operation is short, and threads would slow it down; processes use several cores.
     with torch_settings(device, 1), ExitStack() as stack:
         with phase(on_phase, f"compiling {args.base.env}"):
@@ -152,18 +207,16 @@ def train_population(
             with phase(on_phase, "capturing CUDA graphs"):
                 population.capture()
 
-        def report(args: PopulationArgs, iteration: int, results: NDArray[np.float32]) -> None:
-            if on_results is not None:
-                on_results(args, iteration, results)
-            if on_launch is not None:
-                on_launch(population, results)
-
-        recorder = HistoryRecorder(args, report, population.iteration)
+        recorder = HistoryRecorder(args, on_results, population.iteration)
         end = min(args.base.iterations, last_iteration or args.base.iterations)
         while population.iteration < end and not (should_stop is not None and should_stop()):
-            recorder.start_read(population.advance(min(launch, end - population.iteration)))
+            iterations = iterations_of_launch(args, population.iteration, end, iterations_per_launch)
+            recorder.start_read(population.advance(iterations))
             while_training(population)
+            recorder.evaluate_if_due(population, end)
             recorder.finish_reads(keep=1 if on_launch is None and reads_late(device) else 0)
+            if on_launch is not None:
+                on_launch(population, recorder.last_results)
         recorder.finish_reads()
         final_state = population.state_dict()
         return PopulationResult(args, recorder.history(final_state), final_state, population.name)

@@ -29,7 +29,11 @@ class EpisodeSummary(NamedTuple):
 
 
 def add_exactly(a: Any, b: Any) -> tuple[Any, Any]:
-    """Returns the sum of two arrays (...) of floats, rounded, and what rounding took from it (Knuth, 1969, "TwoSum")."""
+    """Returns the rounded sum of two arrays of floats, and what rounding took from it (Knuth, 1969, "TwoSum").
+
+    Args:
+        a, b: arrays (...).
+    """
     total = a + b
     b_added = total - a
     return total, (a - (total - b_added)) + (b - b_added)

@@ -30,6 +30,7 @@ from gpuvec.learners.estimators.episode_statistics import episode_metrics
 from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_update import BatchedUpdate
+from gpuvec.learners.population.batched.population_evaluator import PopulationEvaluator
 from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
 from gpuvec.learners.population.batched.stacked_normalizer import StackedNormalizer
 from gpuvec.learners.population.population_args import PopulationArgs
@@ -77,12 +78,14 @@ class BatchedPopulation:
         require_population_memory(args, agent_bytes(args, num_floats, features, action_size))
         self.state = AgentState(padded, self.network)
         groups = [slice(k, k + size) for k in range(0, num_agents, size)]
-        self._networks = StackedNetworks(self.network, self.state, groups, args.base.activation, device)
+        layout, parameters = self.state.layout, self.state.parameters
+        self._networks = StackedNetworks(self.network, layout, parameters, groups, args.base.activation, device)
         self._allocate(padded)
         self._rollout.reset(row_streams(padded))  # type: ignore[arg-type]  # any seed of `VectorEnv.reset`
         self._normalizer = StackedNormalizer(num_agents, features, device) if args.base.normalize else None
         if self._normalizer is not None:
             self._normalizer.update(self._by_agent(self._rows.obs[-1:]))
+        self._evaluator = PopulationEvaluator(args, self.network, self.state, self._normalizer, size)
         self._run = self._iterate
 
     def _allocate(self, padded: PopulationArgs) -> None:
@@ -107,8 +110,13 @@ class BatchedPopulation:
         return self.state.stopped_at[: self.args.num_agents]
 
     def close(self) -> None:
-        """Frees the environment."""
+        """Frees the environments."""
         self.env.close()
+        self._evaluator.close()
+
+    def evaluate(self) -> Tensor:
+        """Returns the mean return of each agent in an evaluation, see `PopulationEvaluator`, (P,) float32 on the CPU."""
+        return self._evaluator.evaluate(self.iteration)
 
     def capture(self) -> None:
         """Captures an iteration as a CUDA graph; the state is restored afterwards."""

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from gpuvec.learners.networks.actor_critic import ActorCritic, Policy
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
-from gpuvec.learners.population.state.agent_state import AgentState
-from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
+from gpuvec.learners.population.state.parameters import AgentLayout, evaluate_layers, layers_of
 
 
 class StackedNetworks:
@@ -22,17 +21,26 @@ class StackedNetworks:
 
     Args:
         network: the network of an agent, for its spaces.
-        state: the agents, whose parameters are read.
+        layout: the places of the parameters.
+        parameters: (P, N), which are read in each evaluation.
         groups: the agents of each group.
         activation: "tanh" or "relu".
         device: of the parameters.
     """
 
-    def __init__(self, network: ActorCritic, state: AgentState, groups: Sequence[slice], activation: str, device: str) -> None:
+    def __init__(
+        self,
+        network: ActorCritic,
+        layout: AgentLayout,
+        parameters: Tensor,
+        groups: Sequence[slice],
+        activation: str,
+        device: str,
+    ) -> None:
         self.groups, self.activation, self._sizes, self._discrete = groups, activation, network.sizes, network.discrete
         self.control = _Control(network, device)
         """Converts actions of the policies to those of the environment."""
-        self.views = [state.layout.views(state.parameters[group]) for group in groups]
+        self.views = [layout.views(parameters[group]) for group in groups]
         """The parameters of each group by name."""
         self._actors = [layers_of(views, "actor") for views in self.views]
         self._critics = [layers_of(views, "critic") for views in self.views]

@@ -22,6 +22,8 @@ from gpuvec.learners.environments import TrainingEnv
 from gpuvec.learners.fused_ppo.linked_env import bounds_and_starts, link_env
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.population.agent_metrics import METRICS
+from gpuvec.learners.population.batched.batched_population import GROUP_SIZES
+from gpuvec.learners.population.batched.population_evaluator import PopulationEvaluator
 from gpuvec.learners.population.kernel.parameter_layout import KernelParameterLayout
 from gpuvec.learners.population.kernel.population_kernel import COMPUTE_CAPABILITY, population_kernel
 from gpuvec.learners.population.kernel.population_shape import MAX_HIDDEN, PopulationShape
@@ -118,6 +120,7 @@ class KernelPopulation:
         layout = KernelParameterLayout(self.network, shape)
         require_population_memory(args, agent_bytes(args, layout.num_floats, features, shape.action_size))
         self.state = AgentState(args, self.network, layout)
+        self._evaluator = PopulationEvaluator(args, self.network, self.state, None, GROUP_SIZES[device.partition(":")[0]])
         obs, _ = env.reset(seed=row_streams(args))
         self._obs = torch.as_tensor(obs, device=device).clone()
         base_env = env.unwrapped
@@ -144,8 +147,13 @@ class KernelPopulation:
         """Does nothing: a launch is one kernel."""
 
     def close(self) -> None:
-        """Frees the environment."""
+        """Frees the environments."""
         self.env.close()
+        self._evaluator.close()
+
+    def evaluate(self) -> Tensor:
+        """Returns the mean return of each agent in an evaluation, see `PopulationEvaluator`, (P,) float32 on the CPU."""
+        return self._evaluator.evaluate(self.iteration)
 
     @torch.no_grad()
     def advance(self, iterations: int) -> Tensor:

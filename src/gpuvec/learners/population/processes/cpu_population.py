@@ -125,6 +125,10 @@ class CPUPopulation:
         self.iteration += iterations
         return torch.from_numpy(np.concatenate(results, 2))
 
+    def evaluate(self) -> Tensor:
+        """Returns the mean return of each agent in an evaluation, see `PopulationEvaluator`, (P,) float32 on the CPU."""
+        return torch.from_numpy(np.concatenate([each.arrays["returns"] for each in self._call_each("evaluate")]))
+
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of all that the next iteration depends on; see `BatchedPopulation.tensors`."""
         states = [state_from_message(each) for each in self._call_each("state_dict")]

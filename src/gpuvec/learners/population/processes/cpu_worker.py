@@ -84,6 +84,8 @@ def answer(population: BatchedPopulation, message: Message) -> Message:
     method = message.values["method"]
     if method == "advance":
         return Message({}, {"results": population.advance(message.values["iterations"]).numpy()})
+    if method == "evaluate":
+        return Message({}, {"returns": population.evaluate().numpy()})
     if method == "state_dict":
         return state_to_message(population.state_dict())
     if method == "load_state_dict":

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.population.agent_metrics import FAULTS, METRICS, RUNNING
+from gpuvec.learners.population.agent_metrics import EVAL_RETURN, FAULTS, METRICS, RUNNING
 from gpuvec.learners.population.results.npz_content import to_npz
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, POPULATION, POPULATION_HISTORY, parse_json
 
 FloatArray = NDArray[np.float64]
-FINAL_PART = 0.1  # of the iterations, at their end, over which the final return is a mean
+FINAL_PART = 0.1  # of the iterations, at their end, over which returns are averaged if there is no evaluation
 MAX_ELEMENTS = 2**31  # of an array in a file
 PREFIXES = {"metrics": "metric", "settings": "setting", "params": "param"}  # of the names of arrays in the file
 
@@ -28,7 +28,7 @@ class PopulationHistory(NamedTuple):
 
     steps: NDArray[np.int64]  # (I,): environment steps of an agent so far
     seconds: FloatArray  # (I,): of training so far
-    metrics: dict[str, NDArray[np.float32]]  # {name of `METRICS`: (I, P)}; nan where there is no number
+    metrics: dict[str, NDArray[np.float32]]  # {name of `METRICS`, or `EVAL_RETURN`: (I, P)}; nan where there is no number
     seeds: NDArray[np.int64]  # (P,)
     settings: dict[str, FloatArray]  # {setting: (P,)} of those in which agents differ, at the end of the training
     params: dict[str, FloatArray]  # {parameter of the environment: (P,)} of those in which agents differ
@@ -46,27 +46,29 @@ class PopulationHistory(NamedTuple):
         return {**self.settings, **{f"params.{name}": column for name, column in self.params.items()}}
 
     def final_returns(self) -> FloatArray:
-        """Returns the mean return of each agent over the last tenth of the iterations, (P,).
+        """Returns the return of each agent in its last evaluation, (P,).
 
-        If no episode ended in them it is the last return before; nan without any, and for agents that were stopped.
+        Before the first evaluation, of a training that was stopped, it is the mean of `last_return` over the last tenth of the
+        iterations, as far as each environment of the agent has ended an episode; nan without any, and for agents that were
+        stopped.
         """
-        returns = self.metrics["return"].astype(np.float64)
+        returns = self.metrics[EVAL_RETURN].astype(np.float64)
         is_number = np.isfinite(returns)
-        first = min(len(returns) - 1, int(len(returns) * (1.0 - FINAL_PART)))
-        is_final = is_number[first:]
-        counts = is_final.sum(0)
-        means = np.where(is_final, returns[first:], 0.0).sum(0) / np.maximum(counts, 1)
         last = len(returns) - 1 - is_number[::-1].argmax(0)
-        before = np.where(is_number.any(0), returns[last, np.arange(returns.shape[1])], np.nan)
-        return np.where(self.stopped_at != RUNNING, np.nan, np.where(counts > 0, means, before))
+        evaluated = returns[last, np.arange(returns.shape[1])]
+        first = min(len(returns) - 1, int(len(returns) * (1.0 - FINAL_PART)))
+        is_unbiased = self.metrics["last_return_share"][first:] == 1.0
+        sums = np.where(is_unbiased, self.metrics["last_return"][first:].astype(np.float64), 0.0).sum(0)
+        trained = np.where(is_unbiased.any(0), sums / np.maximum(is_unbiased.sum(0), 1), np.nan)
+        return np.where(self.stopped_at != RUNNING, np.nan, np.where(is_number.any(0), evaluated, trained))
 
     def steps_to(self, threshold: float) -> FloatArray:
-        """Returns the environment steps after which each agent first reached a threshold, (P,); nan for those that did not.
+        """Returns the environment steps before the first evaluation that reached a threshold, (P,); nan for none.
 
         Args:
-            threshold: for the mean return of the last episodes in the environments of an agent; nan is never reached.
+            threshold: for the mean return of an evaluation; nan is never reached.
         """
-        is_reached = self.metrics["last_return"] >= threshold
+        is_reached = self.metrics[EVAL_RETURN] >= threshold
         return np.where(is_reached.any(0), self.steps[is_reached.argmax(0)], np.nan)
 
     def ranking(self) -> list[int]:
@@ -151,7 +153,7 @@ def _parse(arrays: dict[str, NDArray[Any]]) -> PopulationHistory:
     own: dict[str, Any] = {name: arrays[name] for name in PopulationHistory._fields if name not in PREFIXES}
     history = PopulationHistory(**own, **groups)
     iterations, agents = len(history.steps), len(history.seeds)
-    if missing := [name for name in METRICS if name not in history.metrics]:
+    if missing := [name for name in (*METRICS, EVAL_RETURN) if name not in history.metrics]:
         raise ValueError(f"there is no metric {missing[0]}")
     expected = {f"metric.{name}": (iterations, agents) for name in history.metrics} | {"steps": (iterations,)}
     for name, x in history.arrays().items():

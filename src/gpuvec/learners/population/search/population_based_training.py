@@ -213,8 +213,9 @@ def last_returns(results: NDArray[np.float32]) -> FloatArray:
     Args:
         results: (I, M, P): the M metrics in some iterations, the last of which counts.
     """
-    last_return, share = (results[-1, METRICS.index(name)].astype(np.float64) for name in ("last_return", "last_return_share"))
-    return np.where(share == 1.0, last_return, np.nan)
+    names = "last_return", "last_return_share"
+    last_return, ended_share = (results[-1, METRICS.index(name)].astype(np.float64) for name in names)
+    return np.where(ended_share == 1.0, last_return, np.nan)
 
 
 def choose_sources(scores: FloatArray, fraction: float, positions: FloatArray) -> NDArray[np.int64]:

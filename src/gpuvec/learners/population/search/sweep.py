@@ -36,12 +36,11 @@ class Confirmation(NamedTuple):
     trial: int
     """Its number."""
     returns: FloatArray
-    """(seeds,): the final return with each seed; nan where the agent was stopped."""
+    """(seeds,): the return of the last evaluation with each seed; nan where the agent was stopped."""
     estimate: Estimate
     """The interquartile mean of the returns, with its 95 % bootstrap interval; nan if all agents were stopped."""
     steps: FloatArray
-    """(seeds,): the steps after which the mean return of the last episodes first reached the environment's reward threshold;
-    nan if it did not."""
+    """(seeds,): the steps before the first evaluation that reached the environment's reward threshold; nan if none did."""
 
 
 class SweepResult(NamedTuple):
@@ -51,7 +50,8 @@ class SweepResult(NamedTuple):
     values: dict[str, FloatArray]
     """{setting: (N,)}."""
     scores: FloatArray
-    """(N,): the mean final return over the seeds of a trial, in the last part of the training that it took; nan for none."""
+    """(N,): the mean return over the seeds of a trial in the evaluation at the end of the last part of the training that it
+    took; nan for none."""
     rungs: NDArray[np.int64]
     """(N,): the number of that part, from 0."""
     confirmations: list[Confirmation]
@@ -167,13 +167,15 @@ class Search:
     def _population(self) -> PopulationArgs:
         """Returns the population of the part, in which each trial has an agent with each seed."""
         args, trials, base = self.args, self.progress.trials, self.args.base
-        first, count = base.seed, args.num_seeds
+        # At the end of a part all agents are evaluated; in the confirmation also before, for the steps to the threshold.
+        first, count, every = base.seed, args.num_seeds, None
         if self.progress.part == len(args.rungs):
-            first, count = first + count, args.confirmation_seeds
+            first, count, every = first + count, args.confirmation_seeds, args.confirmation_interval
         columns = {name: column[trials].repeat(count) for name, column in self.progress.values.items()}
         params = {name: value for name, value in base.params.items() if f"params.{name}" not in columns}
         seeds = tuple(range(first, first + count)) * len(trials)
-        population = PopulationArgs(replace(base, params=params), len(seeds), seeds, *split_columns(columns))
+        shared = replace(base, params=params, evaluate_every=every)
+        population = PopulationArgs(shared, len(seeds), seeds, *split_columns(columns))
         return population.resolved(str(parse_device(base.device)))
 
     def _next_part(self, result: PopulationResult) -> SweepProgress:

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field, replace
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.tuned_populations import NUM_ENVS
 from gpuvec.learners.population.search.search_space import SamplerName, SearchParameter, require_search_space
+from gpuvec.learners.runs.comparison import reward_threshold
+
+EVALUATIONS = 16
+"""The number of evaluations of a confirmation, if `evaluate_every` does not say it."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,9 @@ class SweepArgs:
     """
 
     base: PPOArgs = field(default_factory=PPOArgs)
-    """The settings that all trials share. `num_envs` and `total_steps` are those of one agent."""
+    """The settings that all trials share. `num_envs` and `total_steps` are those of one agent. All agents are evaluated at the
+    end of each part, and after every `evaluate_every` iterations of the confirmation; by default 16 times in it if the
+    environment has a reward threshold."""
     parameters: tuple[SearchParameter, ...] = ()
     """The settings that are varied."""
     num_trials: int = 64
@@ -48,11 +54,24 @@ class SweepArgs:
         require_search_space(self.parameters, self.base)
 
     @property
+    def confirmation_interval(self) -> int | None:
+        """The number of iterations between two evaluations of the confirmation, which is the resolution of its steps.
+
+        None for an evaluation at the end alone, if the environment has no threshold to reach.
+        """
+        if math.isnan(reward_threshold(self.base.env)):
+            return self.base.evaluate_every
+        return self.base.evaluate_every or max(1, self._iterations // EVALUATIONS)
+
+    @property
+    def _iterations(self) -> int:
+        return replace(self.base, num_envs=self.base.num_envs or NUM_ENVS).resolved("cpu").iterations
+
+    @property
     def rungs(self) -> list[tuple[int, int]]:
         """The parts before the confirmation: the number of trials in each, and the iteration after which it ends."""
-        base = replace(self.base, num_envs=self.base.num_envs or NUM_ENVS).resolved("cpu")
         parts = []
         for k in range(self.halvings + 1):
             trials = max(min(self.num_confirmed, self.num_trials), self.num_trials // self.reduction**k)
-            parts.append((trials, math.ceil(base.iterations / self.reduction ** (self.halvings - k))))
+            parts.append((trials, math.ceil(self._iterations / self.reduction ** (self.halvings - k))))
         return parts
