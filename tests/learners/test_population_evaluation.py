@@ -119,3 +119,23 @@ def test_agents_that_change_are_evaluated_between_changes() -> None:
     rate = SearchParameter("learning_rate", "log", 1e-4, 1e-2)
     with pytest.raises(ValueError, match="evaluate_every must be a multiple of the 3 iterations between two changes, got 2"):
         population_based_training(PBTArgs(BASE, (rate,), 3, interval=3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fused", [True, False])
+def test_evaluations_on_a_gpu_depend_on_the_agent_alone_and_change_no_bit(gpu: str, fused: bool) -> None:
+    base = PPOArgs(
+        env="gpuvec/CartPole-v1", device=f"{gpu}:0", num_envs=4, num_steps=64, num_iterations=12, num_minibatches=4,
+        fused=fused, hidden=(64, 64), evaluate_episodes=EPISODES,
+    )  # fmt: skip
+    args = PopulationArgs(base, 5)
+    result, without = (train_population(replace(args, base=replace(base, evaluate_every=n))) for n in (5, None))
+    evaluations = result.history.metrics["eval_return"]
+    assert np.flatnonzero(np.isfinite(evaluations).all(1)).tolist() == [4, 9, 11]
+    np.testing.assert_array_equal(without.history.metrics["eval_return"][-1], evaluations[-1])
+    for name in METRICS:
+        np.testing.assert_array_equal(without.history.metrics[name], result.history.metrics[name])
+    for name, x in without.state["tensors"]["parameters"].items():
+        assert torch.equal(x, result.state["tensors"]["parameters"][name])
+    alone = train_population(args.select([1, 4]))
+    np.testing.assert_array_equal(alone.history.metrics["eval_return"], evaluations[:, [1, 4]])

@@ -58,6 +58,7 @@ def test_it_has_the_bits_of_one_process(processes: Any) -> None:
     del states[0]["env"]["seed"], states[1]["env"]["seed"]
     assert_equal(*states)
     assert_equal(*(population.stopped_at for population in processes))
+    assert_equal(*(population.evaluate() for population in processes))
     for population in processes:
         population.load_state_dict(saved)
         assert population.iteration == 0

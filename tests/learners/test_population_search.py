@@ -201,14 +201,15 @@ def test_agents_that_are_worse_copy_better_ones_and_those_without_a_score_take_n
         rng = np.random.default_rng(seed)
         num_agents, fraction = int(rng.integers(2, 40)), rng.uniform(0.01, 0.5)
         scores = random_scores(rng, num_agents)
-        source = choose_sources(scores, fraction, rng.random(max(1, int(num_agents * fraction))))
+        positions = rng.random(max(1, int(num_agents * fraction)))
+        source = choose_sources(scores, positions)
         targets = np.flatnonzero(source != np.arange(num_agents))
         sources = np.unique(source[targets])
         changes += len(targets)
         assert (scores[source[targets]] > scores[targets]).all()  # false for nan and for equal ones
         assert not set(targets) & set(sources)
         ranked = np.sort(scores[~np.isnan(scores)])
-        count = max(1, int(len(ranked) * fraction))
+        count = max(1, len(ranked) * len(positions) // num_agents)
         assert len(targets) <= min(count, len(ranked) // 2)
         if len(targets):
             assert scores[targets].max() <= ranked[count - 1]
@@ -232,7 +233,7 @@ def test_agents_that_are_worse_copy_better_ones_and_those_without_a_score_take_n
     ],
 )
 def test_sources_of_five_agents(scores: list[float], expected: list[int]) -> None:
-    assert choose_sources(np.array(scores), 0.2, np.zeros(1)).tolist() == expected
+    assert choose_sources(np.array(scores), np.zeros(1)).tolist() == expected
 
 
 def test_the_score_is_the_mean_of_the_last_returns_once_each_environment_has_one() -> None:

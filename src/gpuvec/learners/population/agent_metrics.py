@@ -7,8 +7,6 @@ from gpuvec.learners.metric_names import EPISODE_METRICS
 LOSS_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 METRICS = (*EPISODE_METRICS, *LOSS_METRICS, "grad_norm")
 """The numbers of an agent in an iteration; the names are those of the metrics of a single training."""
-EVAL_RETURN = "eval_return"
-"""The name of the mean return of an agent in an evaluation, which not every iteration has."""
 RUNNING = -1  # in place of the iteration in which an agent was stopped
 FAULTS = ("none", "a reward or a log-probability", "a value or an advantage", "the gradient")
 """What was not finite when an agent was stopped, by its number in `AgentState.fault`."""

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from torch import Tensor
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.cuda_graphs.settings import torch_settings
+from gpuvec.learners.environments import evaluation_params
 from gpuvec.learners.iterations import reads_late
-from gpuvec.learners.population.agent_metrics import EVAL_RETURN, METRICS
+from gpuvec.learners.metric_names import EVAL_RETURN
+from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.paths import PopulationPath, make_population
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.results.population_history import PopulationHistory
@@ -139,6 +142,20 @@ class HistoryRecorder:
         )
 
 
+def resolve_population(args: PopulationArgs) -> PopulationArgs:
+    """Returns the settings for their device, with all parameters of evaluations that are not the environment's own.
+
+    Args:
+        args: the settings.
+
+    Raises:
+        ValueError, TypeError, DeviceError: a device or parameters that cannot be used.
+    """
+    base = args.base
+    eval_params = evaluation_params(base.env, base.params, base.evaluate_params)
+    return replace(args, base=replace(base, evaluate_params=eval_params)).resolved(str(parse_device(base.device)))
+
+
 def iterations_of_launch(args: PopulationArgs, iteration: int, end: int, iterations_per_launch: int | None) -> int:
     """Returns the number of iterations of the next launch, which ends before the next evaluation.
 
@@ -195,8 +212,8 @@ def train_population(
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
         OutOfMemoryError: the agents do not fit into the memory that is free.
     """
-    device = str(parse_device(args.base.device))
-    args = args.resolved(device)
+    args = resolve_population(args)
+    device = args.base.device
     # On a CPU each operation is short, and threads would slow it down; processes use several cores.
     with torch_settings(device, 1), ExitStack() as stack:
         with phase(on_phase, f"compiling {args.base.env}"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpuvec.learners.environments import evaluation_params, make_env
+from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import run_first_episodes
 from gpuvec.learners.evaluation.players import Draws
 from gpuvec.learners.networks.actor_critic import ActorCritic
@@ -29,8 +29,8 @@ class PopulationEvaluator:
     """Evaluates the present policies of all agents, as often as it is called. Nothing of the training changes.
 
     An evaluation is the first episode of each of `base.evaluate_episodes` environments of an agent, with actions that are
-    drawn, as in a single training with the seed of the agent. The environments have their own parameters, or
-    `base.evaluate_params`, also where the training has others.
+    drawn, as in a single training with the seed of the agent. The environments have the parameters `base.evaluate_params`, and
+    apart from them their own, also where the training has others.
 
     Agents are evaluated part by part. Each part has the same number of agents, on whose number the rounding of products
     depends, so that the numbers of an agent do not depend on how many others there are.
@@ -60,7 +60,7 @@ class PopulationEvaluator:
         self._num_agents = num_groups * group_size
         """C."""
         self._env = make_env(
-            base.env, self._num_agents * base.evaluate_episodes, evaluation_params(base.env, base.params, base.evaluate_params),
+            base.env, self._num_agents * base.evaluate_episodes, base.evaluate_params,
             device=base.device, output="torch", autoreset_mode="SameStep", buffers=1, backend=base.backend,
         )  # fmt: skip
         self._parameters = state.parameters.new_zeros(self._num_agents, state.parameters.shape[1])

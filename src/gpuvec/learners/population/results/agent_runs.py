@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.learners.metric_names import EVAL_RETURN
 from gpuvec.learners.population.results.population_history import PopulationHistory, read_population_history
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.history import RunHistory
@@ -50,7 +51,7 @@ def _agent_run(
 ) -> RunHistory:
     """Returns agent `k` as a run."""
     steps, seconds = history.steps.astype(np.float64), history.seconds / history.num_agents
-    columns = {name: history.metrics[name][:, k].astype(np.float64) for name in {metric_name, "return"}}
+    columns = {name: history.metrics[name][:, k].astype(np.float64) for name in {metric_name, EVAL_RETURN}}
     columns |= {"iteration": np.arange(1.0, len(steps) + 1), "steps": steps, "seconds": seconds}
     columns["steps_per_second"] = np.diff(steps, prepend=0.0) / np.diff(seconds, prepend=0.0).clip(1e-12)
     columns["gpu_memory"] = np.full(len(steps), np.nan)

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.population.agent_metrics import EVAL_RETURN, FAULTS, METRICS, RUNNING
+from gpuvec.learners.metric_names import EVAL_RETURN
+from gpuvec.learners.population.agent_metrics import FAULTS, METRICS, RUNNING
 from gpuvec.learners.population.results.npz_content import to_npz
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, POPULATION, POPULATION_HISTORY, parse_json

@@ -182,7 +182,7 @@ class Exploration:
         positions, factors, stopped_at = self._preparation
         scores = last_returns(results)
         scores[stopped_at.take().numpy() != RUNNING] = -np.inf
-        source = choose_sources(scores, self._args.fraction, positions)
+        source = choose_sources(scores, positions)
         population.copy_learned(source)  # first, because a GPU copies while the settings are computed
         copies = changed_agents(source)
         values = (self._values.take(source[copies], 1) * factors[:, : len(copies)]).clip(self._low, self._high)
@@ -218,20 +218,20 @@ def last_returns(results: NDArray[np.float32]) -> FloatArray:
     return np.where(ended_share == 1.0, last_return, np.nan)
 
 
-def choose_sources(scores: FloatArray, fraction: float, positions: FloatArray) -> NDArray[np.int64]:
-    """Returns for each agent the one whose parameters it takes, (P,): for the C worst ones some of the C best.
+def choose_sources(scores: FloatArray, positions: FloatArray) -> NDArray[np.int64]:
+    """Returns for each agent the one whose parameters it takes, (P,): for the worst ones some of the best.
 
-    Agents without a score neither copy nor are copied, and none copies one that is not better. C is therefore smaller if few
-    agents have scores.
+    Agents without a score neither copy nor are copied, and none copies one that is not better. Of the agents with a score the
+    same fraction copies as of all, C / P, but at least one.
 
     Args:
         scores: (P,): the higher the better, nan for none, and minus infinity for an agent that was stopped.
-        fraction: of the agents with a score that copy, at most 0.5; at least one copies.
-        positions: C or more, from 0 to 1: the positions of the sources among the C best, 0 for the best. The last one that is
-            used is that of the worst agent's source.
+        positions: (C,), C at most P / 2: the positions of the sources among as many best agents, from 0 for the best to 1. The
+            last one that is used is that of the worst agent's source.
     """
     order = np.argsort(-scores, kind="stable")[: int((~np.isnan(scores)).sum())]  # those without a score are last
-    count = min(max(1, int(len(order) * fraction)), len(order) // 2, int((scores > -np.inf).sum()))
+    count = max(1, len(order) * len(positions) // len(scores))
+    count = min(count, len(order) // 2, int((scores > -np.inf).sum()))
     targets, sources = order[len(order) - count :], order[(positions[:count] * count).astype(np.int64)]
     is_better = scores[sources] > scores[targets]
     source = np.arange(len(scores))

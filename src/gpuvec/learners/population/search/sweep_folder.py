@@ -27,7 +27,6 @@ from torch import Tensor
 from gpuvec.errors import CheckpointError, StateError
 from gpuvec.learners.algorithms import args_from_json, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.environments import evaluation_params
 from gpuvec.learners.population.results.npz_content import to_npz
 from gpuvec.learners.population.results.population_folder import require_state, save_agent
 from gpuvec.learners.population.results.population_history import history_from_arrays
@@ -158,7 +157,7 @@ def result_record(result: SweepResult) -> dict[str, Any]:
     base, every = result.confirmed.args.base, result.args.confirmation_interval
     evaluation = {
         "every_steps": None if every is None else every * base.steps_per_iteration, "episodes": base.evaluate_episodes,
-        "params": evaluation_params(base.env, base.params, base.evaluate_params),
+        "params": base.evaluate_params,
     }  # fmt: skip
     return {"best": result.best, "threshold": threshold, "evaluation": evaluation, "confirmations": confirmations}
 
