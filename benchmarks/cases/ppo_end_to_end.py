@@ -30,7 +30,9 @@ CURVES = Path(__file__).resolve().parents[1] / "results" / "ppo_end_to_end.csv"
 
 def first_at_target(history: Sequence[Mapping[str, float]]) -> int | None:
     """Returns the index of the first iteration of a `history` at the target, or None."""
-    return next((k for k, metrics in enumerate(history) if metrics["last_return"] >= TARGET), None)
+    has_all = (metrics["last_return_share"] == 1.0 for metrics in history)  # environments; before, short episodes are preferred
+    reached = (metrics["last_return"] >= TARGET for metrics in history)
+    return next((k for k, (counts, is_reached) in enumerate(zip(has_all, reached, strict=True)) if counts and is_reached), None)
 
 
 def is_below(history: Sequence[Mapping[str, float]], first: int) -> list[bool]:

@@ -252,7 +252,9 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
     comparison = goal.compare(result.networks, match) if goal.compare else {}
     steps = next((float(steps) for steps, _, value in curve if float(value) >= goal.bar), math.nan)
     is_comparable = args.params == goal.params and not goal.num_scores
-    last_return_steps = first_steps(result.history, "last_return", goal.bar) if is_comparable else math.nan
+    # Before each environment has ended an episode, short ones are preferred.
+    played = [metrics for metrics in result.history if mean_of_roles(metrics, "last_return_share") == 1.0]
+    last_return_steps = first_steps(played, "last_return", goal.bar) if is_comparable else math.nan
     metrics = {**score.metrics, **comparison}
     return Solution(seed, score.value, curve, steps, metrics, last_return_steps, args.num_envs or 0)
 
