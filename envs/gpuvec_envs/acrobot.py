@@ -117,6 +117,11 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
     return Box(-high, high), Discrete(3)
 
 
+def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
+    # Beyond these the equations of motion overflow.
+    return {"theta1": (-1e6, 1e6), "theta2": (-1e6, 1e6), "theta1_dot": (-1e3, 1e3), "theta2_dot": (-1e3, 1e3)}
+
+
 def check(p: Params) -> None:
     require_positive(p, "length1", "length2", "mass1", "mass2", "com1", "com2", "inertia", "dt", "max_speed1", "max_speed2")
     require_ordered(p, "low", "high")
@@ -133,6 +138,7 @@ ENV = SingleAgentEnv(
     reward_threshold=-100.0,
     reset_options=("low", "high"),
     check=check,
+    field_ranges=field_ranges,
     cuda_c="cuda_c/acrobot.cu",
     draw=pictures.acrobot,
     feature_names=("cos of angle 1", "sin of angle 1", "cos of angle 2", "sin of angle 2", "velocity 1", "velocity 2"),

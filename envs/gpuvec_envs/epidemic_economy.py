@@ -218,8 +218,10 @@ def metrics(s: State, p: ParamsWithTables) -> Metrics:
     )
 
 
-def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
+def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
     return {
+        "susceptible": (-1e12, 1e12),
+        "infected": (-1e12, 1e12),
         "levels": (1, NUM_LEVELS),
         "closed_days": (0, p.cooldown - 1),
         "subsidy_level": (0, p.num_subsidy_levels),

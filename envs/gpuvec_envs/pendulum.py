@@ -60,6 +60,10 @@ def spaces(p: Params) -> tuple[Box, Box]:
     return Box(-high, high), Box(-p.max_torque, p.max_torque, (1,))
 
 
+def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
+    return {"theta": (-1e6, 1e6), "theta_dot": (-1e6, 1e6)}  # whose squares are added
+
+
 def check(p: Params) -> None:
     require_positive(p, "mass", "length", "max_torque", "max_speed", "dt")
     require_not_negative(p, "x_init", "y_init")
@@ -75,6 +79,7 @@ ENV = SingleAgentEnv(
     max_episode_steps=200,
     reset_options=("x_init", "y_init"),
     check=check,
+    field_ranges=field_ranges,
     cuda_c="cuda_c/pendulum.cu",
     draw=pictures.pendulum,
     feature_names=("cos of angle", "sin of angle", "velocity"),

@@ -125,9 +125,13 @@ def check(p: Params) -> None:
         raise ValueError(f"num_action_levels is {p.num_action_levels}; it must be at most 256, since levels are bytes.")
 
 
-def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
+def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
+    # Warming is a logarithm of the carbon in the air, and production a power of what regions have, divided by their labor.
+    positive = dict.fromkeys(("air_carbon", "labor"), (1e-6, 1e12))
+    stocks = dict.fromkeys(("upper_ocean_carbon", "deep_ocean_carbon", "capital", "technology"), (0.0, 1e12))
     levels = ("savings", "mitigation", "export_limit", "min_mitigation", "wishes", "tariffs", "promises", "requests")
     ranges = dict.fromkeys(levels, (0, p.num_action_levels - 1))
+    ranges = {**positive, **stocks, "intensity": (0.0, 1e3), **ranges}
     return ranges | {"stage": (0, NUM_STAGES - 1), "activity_count": (0, NUM_ACTIVITY_STEPS)}
 
 

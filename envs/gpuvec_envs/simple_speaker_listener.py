@@ -131,8 +131,9 @@ def observation(p: Params) -> dict[str, Observation]:
     return {"speaker": colors, "listener": Observation(last_element, element, 1 + 3 * p.num_landmarks)}
 
 
-def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
-    return {"goal": (0, p.num_landmarks - 1), "word": (NO_WORD, p.num_landmarks - 1)}
+def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
+    squared = dict.fromkeys(("position", "velocity", "landmark"), (-1e6, 1e6))
+    return squared | {"goal": (0, p.num_landmarks - 1), "word": (NO_WORD, p.num_landmarks - 1)}
 
 
 def check(p: Params) -> None:

@@ -206,6 +206,10 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
     return Box(-np.inf, np.inf, (6 * p.num_agents,)), Discrete(5)
 
 
+def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
+    return dict.fromkeys(("position", "velocity", "landmark"), (-1e6, 1e6))  # whose squares are added
+
+
 def check(p: Params) -> None:
     require_at_least_one(p, "num_agents")
     require_positive(p, "radius", "contact_margin", "dt")
@@ -230,6 +234,7 @@ ENV = MultiAgentEnv(
     structural=("num_agents",),
     max_episode_steps=25,
     check=check,
+    field_ranges=field_ranges,
     draw=pictures.simple_spread,
     action_names=("nothing", "left", "right", "down", "up"),
     render_fps=10,

@@ -286,6 +286,10 @@ def spaces(p: Params) -> tuple[Box, Box | MultiDiscrete]:
     return observation_space, MultiDiscrete([len(x) for x in levels])
 
 
+def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
+    return {"heading": (-1e6, 1e6)}  # A larger angle has no sine.
+
+
 def check(p: Params) -> None:
     require_at_least_one(
         p, "num_taggers", "num_runners", "num_acceleration_levels", "num_turn_levels", "num_other_agents_observed"
@@ -334,6 +338,7 @@ ENV = MultiAgentEnv(
     ),
     max_episode_steps=100,
     check=check,
+    field_ranges=field_ranges,
     cuda_c="cuda_c/tag_continuous.cu",
     draw=pictures.tag_continuous,
     feature_names=feature_names,

@@ -22,8 +22,12 @@ def _declaration_error(env: Any, problem: str) -> AuthoringError:
     )
 
 
-def _describe(value: Any) -> str:
-    """A value, shortened, and its type."""
+def describe_value(value: Any) -> str:
+    """Returns a value, shortened, and its type, for the message of an error.
+
+    Args:
+        value: any object.
+    """
     if isinstance(value, type):
         return f"the class {value.__name__}"
     text = repr(value)
@@ -44,7 +48,7 @@ def require_functions(env: Any, *names: str, optional: bool = False) -> None:
     for name in names:
         value = getattr(env, name)
         if not callable(value) and not isinstance(value, ByRole) and not (optional and value is None):
-            raise _declaration_error(env, f"{name} is {_describe(value)}; it must be a function.")
+            raise _declaration_error(env, f"{name} is {describe_value(value)}; it must be a function.")
 
 
 def convert_functions_by_role(env: Any, *names: str) -> None:
@@ -63,7 +67,9 @@ def convert_functions_by_role(env: Any, *names: str) -> None:
             continue
         for role, function in value.items():
             if not isinstance(role, str) or not callable(function):
-                raise _declaration_error(env, f"{name}[{role!r}] is {_describe(function)}; a role has a name and a function.")
+                raise _declaration_error(
+                    env, f"{name}[{role!r}] is {describe_value(function)}; a role has a name and a function."
+                )
         if not value:
             raise _declaration_error(env, f"{name} is an empty dict; it must have a function for each role.")
         object.__setattr__(env, name, ByRole(tuple(value), tuple(value.values())))
@@ -80,7 +86,8 @@ def require_state(env: Any) -> None:
     """
     if not (isinstance(env.state, type) and issubclass(env.state, tuple) and hasattr(env.state, "_fields")):
         raise _declaration_error(
-            env, f"state is {_describe(env.state)}; it must be a NamedTuple class: class State(NamedTuple), and state=State."
+            env,
+            f"state is {describe_value(env.state)}; it must be a NamedTuple class: class State(NamedTuple), and state=State.",
         )
 
 
@@ -96,13 +103,15 @@ def require_params(env: Any) -> None:
     params = env.params
     if not (isinstance(params, tuple) and hasattr(params, "_fields")):
         remedy = "params=Params()" if isinstance(params, type) else "class Params(NamedTuple), and params=Params()"
-        raise _declaration_error(env, f"params is {_describe(params)}; it must be an instance of a NamedTuple class: {remedy}.")
+        raise _declaration_error(
+            env, f"params is {describe_value(params)}; it must be an instance of a NamedTuple class: {remedy}."
+        )
     hints = get_type_hints(type(params))
     for name, value in zip(params._fields, params, strict=True):
         field = f"field {name!r} of {type(params).__name__}"
         if type(value) not in PARAMETER_TYPES:
             raise _declaration_error(
-                env, f"{field} has the default {_describe(value)}; a parameter is a Python float, int or bool."
+                env, f"{field} has the default {describe_value(value)}; a parameter is a Python float, int or bool."
             )
         if hints.get(name) in PARAMETER_TYPES and type(value) is not hints[name]:
             declared_type, value_type = hints[name].__name__, type(value).__name__
@@ -110,7 +119,7 @@ def require_params(env: Any) -> None:
             if hints[name] is not float:
                 remedy = f"change the default, or declare it as {value_type}"
             raise _declaration_error(
-                env, f"{field} is declared {declared_type}, and its default {_describe(value)} has another type: {remedy}."
+                env, f"{field} is declared {declared_type}, and its default {describe_value(value)} has another type: {remedy}."
             )
 
 
@@ -128,7 +137,7 @@ def require_phases(env: Any) -> None:
     """
     if not isinstance(env.phases, tuple) or hasattr(env.phases, "_fields"):
         raise _declaration_error(
-            env, f"phases is {_describe(env.phases)}; it must be a tuple, even of one phase: phases=(move,)."
+            env, f"phases is {describe_value(env.phases)}; it must be a tuple, even of one phase: phases=(move,)."
         )
     for number, phase in enumerate(env.phases):
         _require_phase(env, f"phase {number}", phase)
@@ -146,7 +155,7 @@ def require_reset(env: Any) -> None:
     if callable(env.reset):
         return
     if not isinstance(env.reset, tuple) or hasattr(env.reset, "_fields") or not env.reset:
-        raise _declaration_error(env, f"reset is {_describe(env.reset)}; it must be a function, or a tuple of phases.")
+        raise _declaration_error(env, f"reset is {describe_value(env.reset)}; it must be a function, or a tuple of phases.")
     for number, phase in enumerate(env.reset):
         _require_phase(env, f"phase {number} of reset", phase)
 
@@ -154,9 +163,9 @@ def require_reset(env: Any) -> None:
 def _require_phase(env: Any, name: str, phase: Any) -> None:
     """Raises AuthoringError unless `phase` is one, whose function can be called and whose names are text."""
     if not callable(phase) and not isinstance(phase, Each | Assign | Reduction):
-        raise _declaration_error(env, f"{name} is {_describe(phase)}; it must be {PHASE_KINDS}.")
+        raise _declaration_error(env, f"{name} is {describe_value(phase)}; it must be {PHASE_KINDS}.")
     if not callable(phase) and not callable(phase.function):
-        raise _declaration_error(env, f"{name} has the function {_describe(phase.function)}; it must be a function.")
+        raise _declaration_error(env, f"{name} has the function {describe_value(phase.function)}; it must be a function.")
     if isinstance(phase, Reduction) and phase.at is not None:
         _require_scatter(env, name, phase)
 
@@ -164,7 +173,7 @@ def _require_phase(env: Any, name: str, phase: Any) -> None:
 def _require_scatter(env: Any, name: str, phase: Reduction) -> None:
     """Raises AuthoringError unless `at` of a reduction is a function, and its result does not depend on an order."""
     if not callable(phase.at):
-        raise _declaration_error(env, f"{name} has at={_describe(phase.at)}; it must be a function at(index, s, p).")
+        raise _declaration_error(env, f"{name} has at={describe_value(phase.at)}; it must be a function at(index, s, p).")
     if phase.kind == "sum" and _dtype(get_type_hints(env.state, include_extras=True).get(phase.field)) == np.float32:
         code = phase.function.__code__
         line = linecache.getline(code.co_filename, code.co_firstlineno).strip()

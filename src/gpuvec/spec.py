@@ -57,11 +57,12 @@ class OptionalFields:
     """The mean return at which the environment counts as solved; None if there is no such return."""
     reset_options: tuple[str, ...] = ()
     """The names of parameters that `reset(options=...)` may replace for that reset. An autoreset uses the environment's own."""
-    field_ranges: Callable[[Any], Mapping[str, tuple[int, int]]] | None = None
-    """`field_ranges(p) -> {field: (minimum, maximum)}` returns the range of int fields of the state, both ends inclusive.
+    field_ranges: Callable[[Any], Mapping[str, tuple[float, float]]] | None = None
+    """`field_ranges(p) -> {field: (minimum, maximum)}` returns the range of int and float fields of the state, both ends
+    inclusive.
 
     States by `set_state`, reset pools and checkpoints with values outside of it are refused. Declare the fields with which
-    functions index arrays. None if no field has a range.
+    functions index arrays, and those whose extreme values give results that are not finite. None if no field has a range.
     """
     structural: tuple[str, ...] = ()
     """The names of parameters on which shapes, spaces or tables depend. They are fixed when the environment is created."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.errors import FixedParameterError
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.env_properties import EnvProperties
 from gpuvec.vector.native_arrays import on_stream
+
+
+def _require_name(name: object) -> None:
+    """Raises TypeError unless the name of an attribute is text."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an attribute or a parameter must be text, got {describe_value(name)}.")
 
 
 class RowAttributes(EnvProperties):
@@ -24,7 +31,9 @@ class RowAttributes(EnvProperties):
 
         Raises:
             AttributeError: an unknown name, or another method; all other methods serve all rows at once.
+            TypeError: a name that is no text.
         """
+        _require_name(name)
         if name == "render":
             return tuple(self.render(*args, **kwargs) or ())
         values = self.get_attr(name)
@@ -40,7 +49,9 @@ class RowAttributes(EnvProperties):
 
         Raises:
             AttributeError: an unknown name.
+            TypeError: a name that is no text.
         """
+        _require_name(name)
         if name in self.simulation.options.per_env:
             return tuple(self._stored_values(name))
         owner = self._env.params if name in self._env.params._fields else self
@@ -57,9 +68,10 @@ class RowAttributes(EnvProperties):
 
         Raises:
             UnknownParameterError: an unknown name.
-            TypeError: a list for a parameter that is not stored per environment.
+            TypeError: a list for a parameter that is not stored per environment, or a name that is no text.
             FixedParameterError: a parameter that determines shapes; nothing changes then.
         """
+        _require_name(name)
         if name in self._env.structural:
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
         per_env = self.simulation.options.per_env

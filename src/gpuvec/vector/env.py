@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.backends.device import has_several_gpus, parse_device
+from gpuvec.declaration_checks import describe_value
+from gpuvec.engine.backends.device import Device, has_several_gpus, parse_device
 from gpuvec.engine.backends.kernel_set import import_gpu_modules
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
@@ -23,7 +24,7 @@ from gpuvec.vector.copying import Copyable
 from gpuvec.vector.debug_checks import make_debug_checks
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.framework import make_framework
-from gpuvec.vector.native_arrays import on_stream
+from gpuvec.vector.native_arrays import as_native, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.rendering import Frames
 from gpuvec.vector.role_arrays import RoleActions, RoleOutputs
@@ -101,6 +102,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self.num_envs = env_arguments.parse_num_envs(num_envs)
         env_arguments.check_buffers(buffers)
         env_arguments.check_render_mode(render_mode, declared)
+        env_arguments.check_flags(validate=validate, debug=debug)
         per_env = env_arguments.parse_per_env(per_env)
         self.autoreset_mode = env_arguments.parse_autoreset_mode(autoreset_mode)
         self.max_episode_steps = env_arguments.parse_step_limit(max_episode_steps, declared.max_episode_steps)
@@ -117,7 +119,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         }
         keywords = tuple(VectorEnv.__init__.__kwdefaults__ or ())
         self._env, per_env_values = apply_params(declared, params, per_env, self.num_envs, keywords=keywords)
-        self._device = parse_device("cpu" if device == "auto" and output == "numpy" else device, import_gpu_modules)
+        is_host = env_arguments.is_name_of(device, ("auto",)) and env_arguments.is_name_of(output, ("numpy",))
+        self._device = parse_device("cpu" if is_host else device, import_gpu_modules)
         self._framework = make_framework(output, self._device)
         options = KernelOptions(
             self.autoreset_mode,
@@ -265,6 +268,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         if self.render_mode is None:
             raise gym.error.Error('this environment was made without render_mode="rgb_array".')
         self._check_usable()
+        indices = None if rows is None else self._row_indices(rows)
         self.check()
         with on_stream(self._device, self._stream()) as stream:
             per_env = self.simulation.options.per_env
@@ -272,7 +276,24 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             frames = Frames(self._env, per_env_values, env_state.get_state(self.simulation))
             if stream is not None:
                 stream.synchronize()  # since rows may be copied to the host while another stream is the current one
-        return frames if rows is None else tuple(frames[int(k)] for k in rows)
+        return frames if indices is None else tuple(frames[k] for k in indices)
+
+    def _row_indices(self, rows: Any) -> list[int]:
+        """The indices of environments in `rows`, of which negative ones count from the end.
+
+        Raises:
+            TypeError: no sequence of integers.
+            IndexError: an index that no environment has.
+        """
+        indices = as_native(Device("cpu"), rows)
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            raise TypeError(
+                f"rows must be a sequence of indices of environments, as [0, 2], or None, got {describe_value(rows)}."
+            )
+        for row in indices.tolist():
+            if not -self.num_envs <= row < self.num_envs:
+                raise IndexError(f"row {row} of {self.num_envs}: rows are from 0 to {self.num_envs - 1}.")
+        return [int(row) for row in indices]
 
     def __del__(self) -> None:
         """Does nothing: buffers are freed with their last reference.

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import cuda_c_file
 from gpuvec.engine.backends.device import Device
+from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
 from gpuvec.spec import Environment, MultiAgentEnv
 
 BACKENDS = ("numba", "cuda-c")
 DECLARED = "declared"
+
+
+def is_name_of(value: object, names: Iterable[str]) -> bool:
+    """Returns whether a value is text and one of some names; comparing an array with text would return an array.
+
+    Args:
+        value: any object.
+        names: the names.
+    """
+    return isinstance(value, str) and value in names
+
+
+def check_flags(**flags: bool) -> None:
+    """Checks arguments that are True or False.
+
+    Args:
+        flags: {name: value}.
+
+    Raises:
+        ValueError: another value.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name} must be True or False, got {describe_value(value)}.")
 
 
 def parse_num_envs(num_envs: int) -> int:
@@ -53,7 +79,7 @@ def check_render_mode(render_mode: str | None, env: Environment) -> None:
     Raises:
         ValueError: another mode, or a mode of an environment without a `draw` function.
     """
-    if render_mode not in (None, "rgb_array") or (render_mode and env.draw is None):
+    if render_mode is not None and (not is_name_of(render_mode, ("rgb_array",)) or env.draw is None):
         modes = "None or 'rgb_array'" if env.draw else "None: this environment draws no pictures"
         raise ValueError(f"render_mode must be {modes}, got {render_mode!r}.")
 
@@ -65,10 +91,12 @@ def parse_per_env(per_env: Sequence[str]) -> tuple[str, ...]:
         per_env: the names.
 
     Raises:
-        TypeError: one string in place of a sequence of names.
+        TypeError: one string in place of a sequence of names, or anything else.
     """
     if isinstance(per_env, str):
         raise TypeError(f"per_env must be a sequence of parameter names, got {per_env!r}: write per_env=({per_env!r},).")
+    if not isinstance(per_env, Collection) or not all(isinstance(name, str) for name in per_env):
+        raise TypeError(f"per_env must be a sequence of parameter names, got {describe_value(per_env)}.")
     return tuple(per_env)
 
 
@@ -96,16 +124,19 @@ def parse_step_limit(max_episode_steps: int | str | None, declared: int | None) 
         declared: the environment's own limit.
 
     Raises:
-        ValueError: another string, or a number that is neither -1 nor at least 1.
+        ValueError: another string, or a number that is neither -1 nor from 1 to 2**31 - 1.
     """
     if isinstance(max_episode_steps, str) and max_episode_steps == DECLARED:
         return declared
-    if max_episode_steps is None or max_episode_steps == -1:
+    if max_episode_steps is None:
         return None
-    if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int | np.integer) or max_episode_steps < 1:
+    is_integer = isinstance(max_episode_steps, int | np.integer) and not isinstance(max_episode_steps, bool)
+    if is_integer and max_episode_steps == -1:
+        return None
+    if not is_integer or not 1 <= int(max_episode_steps) <= NO_STEP_LIMIT:
         raise ValueError(
-            f"max_episode_steps must be at least 1, None or -1 for no limit, or {DECLARED!r} for the environment's own, "
-            f"got {max_episode_steps!r}."
+            f"max_episode_steps must be at least 1 and at most {NO_STEP_LIMIT}, None or -1 for no limit, or {DECLARED!r} for "
+            f"the environment's own, got {describe_value(max_episode_steps)}."
         )
     return int(max_episode_steps)
 
@@ -123,7 +154,7 @@ def parse_reward(reward: str, env: Environment) -> str:
     allowed = ["agents"]
     if isinstance(env, MultiAgentEnv):
         allowed += ["sum", *(env.roles(env.params) if env.roles is not None else ())]
-    if reward not in allowed:
+    if not is_name_of(reward, allowed):
         raise ValueError(f"reward must be {' or '.join(map(repr, allowed))} in this environment, got {reward!r}.")
     return reward
 
@@ -141,7 +172,7 @@ def uses_cuda_c(backend: str, env: Environment, device: Device) -> bool:
         AuthoringError: "cuda-c" for an environment without CUDA C++ functions.
         MissingExtraError: "cuda-c" on a CPU without a C++ compiler.
     """
-    if backend not in BACKENDS:
+    if not is_name_of(backend, BACKENDS):
         raise ValueError(f"backend must be {' or '.join(map(repr, BACKENDS))}, got {backend!r}.")
     if backend == "cuda-c" and device.kind == "simulator":
         raise ValueError(

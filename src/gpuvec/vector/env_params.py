@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.layout.structure import constant_differences, params_of_structure, shape_differences
 from gpuvec.errors import FixedParameterError, UnknownParameterError
 from gpuvec.spec import Environment
@@ -102,11 +103,14 @@ def _split_single_and_lists(
     """
     single, lists = {}, {}
     for name, value in values.items():
-        kind = type(getattr(env.params, name))
+        default = getattr(env.params, name)
+        kind = type(default)
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()  # noqa: PLW2901  # an array of no dimensions is a number
         if not isinstance(value, list | tuple | np.ndarray):
-            single[name] = _converted(kind, name, value)
+            single[name] = _converted(kind, name, value, default)
+        elif isinstance(value, np.ndarray) and value.ndim != 1:
+            raise TypeError(f"parameter {name!r} must be one value for each environment, (E,), got {describe_value(value)}.")
         elif name not in per_env:
             raise TypeError(
                 f"parameter {name!r} was given {len(value)} values; to store one per row, make the environment with "
@@ -118,23 +122,23 @@ def _split_single_and_lists(
                 f"Got `{len(value)}` values for {num_envs} environments."
             )
         else:
-            lists[name] = np.array([_converted(kind, name, v) for v in value])
+            lists[name] = np.array([_converted(kind, name, v, default) for v in value])
     return single, lists
 
 
-def _converted(kind: type, name: str, value: Any) -> Any:
+def _converted(kind: type, name: str, value: Any, present: Any) -> Any:
     """`value` as a bool, int or float, whichever `kind` is.
 
     Raises:
         TypeError: a value of another type.
-        ValueError: nan, or a number that 32 bits do not hold.
+        ValueError: nan, a number that 32 bits do not hold, or an infinite one unless the `present` value is infinite, too.
     """
     allowed = {bool: bool | np.bool_, int: int | np.integer, float: float | int | np.floating | np.integer}[kind]
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
-        raise TypeError(f"parameter {name!r} must be a {kind.__name__}, got {value!r} ({type(value).__name__}).")
+        raise TypeError(f"parameter {name!r} must be a {kind.__name__}, got {describe_value(value)}.")
     if kind is float and value != value:
         raise ValueError(f"parameter {name!r} must be a number, got {value!r}.")
-    if kind is not bool and not (kind is float and value in (math.inf, -math.inf)):
+    if kind is not bool and not (kind is float and math.isinf(present) and abs(value) == math.inf):
         low, high = (-FLOAT_MAX, FLOAT_MAX) if kind is float else (int(INT_LIMITS.min), int(INT_LIMITS.max))
         if not low <= value <= high:
             raise ValueError(f"parameter {name!r} must be a {kind.__name__} of 32 bits, from {low} to {high}, got {value!r}.")

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.env_params import apply_params
-from gpuvec.vector.native_arrays import as_native, check_has_memory
+from gpuvec.vector.native_arrays import as_native
 from gpuvec.vector.state_checks import check_fields, check_saved, to_integer
 
 
@@ -50,25 +51,40 @@ def _parse_fields(sim: Simulation, fields: Mapping[str, Any], num_rows: int, poo
         StateError: no field, an unknown one, or values of a wrong shape or type.
     """
     known = sim.schema.fields
-    unknown = fields.keys() - known.keys()
+    if not isinstance(fields, Mapping):
+        raise StateError(
+            f"states must be a dict {{field: array}} with fields of {', '.join(known)}; got {describe_value(fields)}."
+        )
+    unknown = [name for name in fields if name not in known]
     if "role" in unknown and isinstance(sim.schema, MultiAgentSchema) and sim.schema.role_schemas:
         raise StateError(
             "the roles of this environment are fixed, as each has spaces of its own: the agents of a role are consecutive, in "
             f"the order {', '.join(sim.schema.roles)}. Remove 'role'; parameters determine the number of agents of each role."
         )
     if unknown or not fields:
-        raise StateError(f"unknown state field(s) {sorted(unknown)}; the state of this environment has {', '.join(known)}.")
+        raise StateError(
+            f"unknown state field(s) {sorted(map(str, unknown))}; the state of this environment has {', '.join(known)}."
+        )
     return {name: _parse_field(sim, name, values, num_rows, pool) for name, values in fields.items()}
+
+
+def _array_of_field(sim: Simulation, name: str, values: Any) -> Any:
+    """The values of a field from a user as an array of the device.
+
+    Raises:
+        TypeError: they cannot be read.
+    """
+    try:
+        return as_native(sim.device, values)
+    except TypeError as error:
+        raise TypeError(f"state field {name!r}: {error}") from error
 
 
 def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: bool) -> Any:
     """One field of `_parse_fields`; outside a pool, one state or number for all rows is allowed too."""
     buffer = sim.schema.fields[name]
     is_integer = np.dtype(buffer.dtype).kind in "iu"
-    try:
-        array = as_native(sim.device, values)
-    except TypeError as error:
-        raise TypeError(f"state field {name!r}: {error}") from error
+    array = _array_of_field(sim, name, values)
     if array.dtype.kind not in "biuf":
         raise StateError(f"state field {name!r} must hold numbers, got an array of dtype {array.dtype}.")
     array = array if is_integer else array.astype(buffer.dtype, copy=False)
@@ -79,6 +95,19 @@ def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: b
         raise StateError(f"state field {name!r} must have shape {shape}, one {per_row}{per_agent}, got {array.shape}.")
     array = sim.device.arrays.broadcast_to(array, shape)
     return to_integer(name, array, buffer.dtype, "state of the pool" if pool else "row") if is_integer else array
+
+
+def _read_pool(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file.
+
+    Raises:
+        StateError: there is no such file, or it is no .npz file of arrays without pickles.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except Exception as error:  # a damaged file may raise anything
+        raise StateError(f"{path} is no .npz file of arrays that can be read ({error}); numpy.savez writes one.") from error
 
 
 def _per_env_values(sim: Simulation) -> dict[str, Any]:
@@ -128,11 +157,13 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     if states is None:
         return {}
     if isinstance(states, str | Path):
-        with np.load(states, allow_pickle=False) as file:
-            states = dict(file)
-    for values in states.values():
-        check_has_memory(values)
-    sizes = {name: len(values) for name, values in states.items()}
+        states = _read_pool(Path(states))
+    if not isinstance(states, Mapping):
+        raise StateError(
+            f"a reset pool must be a dict {{field: array}}, the path of an .npz file, or None; got {describe_value(states)}."
+        )
+    shapes = {name: _array_of_field(sim, name, values).shape for name, values in states.items()}
+    sizes = {name: shape[0] if shape else 0 for name, shape in shapes.items()}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")
     if isinstance(sim.schema, MultiAgentSchema) and "role" in states:

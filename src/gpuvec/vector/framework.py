@@ -218,7 +218,7 @@ def make_framework(output: str, device: Device) -> Framework:
         ValueError: another name, or a framework whose arrays cannot be on this device.
         MissingExtraError: the framework is not installed.
     """
-    if output not in OUTPUTS:
+    if not isinstance(output, str) or output not in OUTPUTS:
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, got {output!r}.")
     on_gpu = device.kind == "cuda"
     if output == "cupy" and not on_gpu:

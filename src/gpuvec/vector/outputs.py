@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import Buffer
@@ -137,9 +138,11 @@ class OutputBuffers:
         Raises:
             ValueError: an unknown name, or an array of the wrong shape, dtype, device or memory order.
         """
-        unknown = out.keys() - self.names
+        if not isinstance(out, Mapping):
+            raise TypeError(f"out must be a dict of arrays to write to, got {describe_value(out)}.")
+        unknown = [name for name in out if name not in self.names]
         if unknown:
-            raise ValueError(f"out has unknown names {sorted(unknown)}; it may hold {', '.join(map(repr, self.names))}.")
+            raise ValueError(f"out has unknown names {unknown}; it may hold {', '.join(map(repr, self.names))}.")
         copies = self._framework.copies
         if copies or len(out) < len(self.names):
             packed, own_arrays = self.take(stream)

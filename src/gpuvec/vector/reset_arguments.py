@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.layout.rng_streams import KEEP_STREAMS, ONE_SEED, SEED_EACH
 from gpuvec.errors import UnknownParameterError
@@ -46,14 +47,17 @@ class RowStreams(NamedTuple):
             gymnasium.error.Error: a seed that is not an integer from 0 to 2**64 - 1.
             ValueError: other than E streams, or a row out of its range.
         """
-        if not len(self.seeds) == len(self.rows) == num_envs:
-            lengths = f"{len(self.seeds)} seeds and {len(self.rows)} rows"
-            raise ValueError(f"RowStreams must have a seed and a row for each of the {num_envs} environments, got {lengths}.")
-        values = {seed: _checked_seed(seed) for seed in set(self.seeds)}
-        rows = np.asarray(self.rows)
-        if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() > WORD:
-            raise ValueError("the rows of RowStreams must be integers from 0 to 2**32 - 1.")
-        seeds = np.array([values[seed] for seed in self.seeds], np.uint64)
+        for name, values in self._asdict().items():
+            is_row = values.ndim == 1 if isinstance(values, np.ndarray) else isinstance(values, Sequence)
+            if not is_row or len(values) != num_envs:
+                raise ValueError(
+                    f"RowStreams must have a seed and a row for each of the {num_envs} environments, got "
+                    f"{name}={describe_value(values)}."
+                )
+        rows = as_native(Device("cpu"), self.rows)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() > WORD:
+            raise ValueError(f"the rows of RowStreams must be integers from 0 to 2**32 - 1, got {describe_value(self.rows)}.")
+        seeds = np.array([_checked_seed(seed) for seed in self.seeds], np.uint64)
         return np.stack([seeds & np.uint64(WORD), seeds >> np.uint64(32), rows.astype(np.uint64)], 1).astype(np.uint32)
 
 
@@ -80,7 +84,7 @@ def make_seeding(seed: Any, num_envs: int, device: Device) -> Seeding:
     """
     if seed is None:
         return Seeding(KEEP_STREAMS)
-    if not isinstance(seed, list | tuple | np.ndarray):
+    if not isinstance(seed, list | tuple) and not (isinstance(seed, np.ndarray) and seed.ndim):
         value = _checked_seed(seed)
         return Seeding(ONE_SEED, value & WORD, value >> 32)
     if len(seed) != num_envs:
@@ -98,11 +102,11 @@ def _checked_seed(seed: Any) -> int:
     """
     try:
         value = operator.index(seed)
-    except TypeError:
+    except Exception:  # noqa: BLE001  # an object may raise anything
         value = -1
-    if isinstance(seed, bool) or not 0 <= value < NUM_SEEDS:
+    if isinstance(seed, bool | np.bool_ | np.ndarray) or not 0 <= value < NUM_SEEDS:
         raise gym.error.Error(
-            f"Seed must be a python integer from 0 to 2**64 - 1, or a list of such; got {seed!r} ({type(seed).__name__})."
+            f"Seed must be a python integer from 0 to 2**64 - 1, or a list of such; got {describe_value(seed)}."
         )
     return value
 
@@ -177,7 +181,7 @@ def reset_option_values(
         value = options.get(name, getattr(env.params, name))
         try:
             values[name] = float(value)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # an object may raise anything
             raise ValueError(f"An option ({value}) could not be converted to a float.") from error
         if name in options and not math.isfinite(values[name]):
             raise ValueError(f"reset option {name!r} must be finite, got {value!r}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.schema import MultiAgentSchema
@@ -59,6 +60,8 @@ class RoleOutputs:
         Raises:
             ValueError: arrays for an output of roles that are no dict of some of the roles.
         """
+        if not isinstance(out, Mapping):
+            raise TypeError(f"out must be a dict of arrays to write to, got {describe_value(out)}.")
         arrays: dict[str, Any] = {}
         for name, value in out.items():
             place = dict(zip(self.names, self._places, strict=True)).get(name)

@@ -92,7 +92,8 @@ def check_fields(
             low, high = low.max(keepdims=True), high.min(keepdims=True)  # noqa: PLW2901  # the range of all environments
         values = fields[name]
         column_shape = (-1, *(1,) * (values.ndim - 1))
-        wrong = (values < xp.asarray(low).reshape(column_shape)) | (values > xp.asarray(high).reshape(column_shape))
+        # Also NaN is outside of a range.
+        wrong = ~((values >= xp.asarray(low).reshape(column_shape)) & (values <= xp.asarray(high).reshape(column_shape)))
         wrong = wrong if mask is None else wrong & mask.reshape(column_shape)
         row_low, row_high = (np.broadcast_to(limit, len(values)) for limit in (low, high))
 
@@ -103,7 +104,7 @@ def check_fields(
 
 
 def _field_ranges(env: Environment, stored: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, Any]]:
-    """{field: (lowest values, highest values)} that the environment declares, (E,) int64; (1,) if all rows are equal."""
+    """{field: (lowest values, highest values)} that the environment declares, (E,) each; (1,) if all rows are equal."""
     if env.field_ranges is None:
         return {}
     rows = list(zip(*stored.values(), strict=True)) or [()]

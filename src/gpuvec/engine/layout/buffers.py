@@ -26,7 +26,7 @@ from gpuvec.engine.compiler.types import DType, EnvParams
 
 SCALARS: dict[type, DType] = {float: np.float32, int: np.int32, bool: np.bool_}
 # The value of max_episode_steps without a limit; no episode is as long.
-NO_STEP_LIMIT = np.iinfo(np.int32).max
+NO_STEP_LIMIT = int(np.iinfo(np.int32).max)
 # The value of `faults` where nothing was reported.
 NO_FAULT = np.iinfo(np.uint64).max
 MAX_WORD_BYTES = 16  # that a thread loads or stores at once
