@@ -132,6 +132,62 @@ def test_attributes_per_row():
     ours.close()
 
 
+@pytest.mark.parametrize("name", ["SimpleSpread-v0", "TagContinuous-v0", "ConnectFour-v0"])
+def test_environments_of_many_agents_have_seeds(name: str):
+    """Row k is seeded by s + k, and an environment by the seed of its first row."""
+    flat = FlattenAgents(make(name))
+    ours, num_agents = StableBaselines3VecEnv(flat), flat.num_envs // E
+    first = PPO("MlpPolicy", ours, n_steps=4, batch_size=4, n_epochs=1, seed=0, device="cpu").learn(8)
+    ours.seed(5)
+    expected, _ = FlattenAgents(make(name)).reset(seed=[5 + k * num_agents for k in range(E)])
+    np.testing.assert_array_equal(ours.reset(), expected)
+    second = PPO("MlpPolicy", ours, n_steps=4, batch_size=4, n_epochs=1, seed=0, device="cpu").learn(8)
+    for one, other in zip(first.policy.parameters(), second.policy.parameters(), strict=True):
+        np.testing.assert_array_equal(one.detach(), other.detach())
+    ours.close()
+
+
+class TestActionMasks:
+    """What sb3-contrib calls: `has_attr` and `env_method` of "action_masks"."""
+
+    def test_masks_are_those_of_the_environment(self, device: str):
+        ours = StableBaselines3VecEnv(FlattenAgents(make("ConnectFour-v0", device=device, output="torch", buffers=1)))
+        other = FlattenAgents(make("ConnectFour-v0", output="numpy"))
+        assert ours.has_attr("action_masks")
+        with pytest.raises(WrapperError, match="no action masks before the first reset"):
+            ours.env_method("action_masks")
+        ours.seed(0)
+        ours.reset()
+        _, info = other.reset(seed=[2 * k for k in range(E)])
+        rng, some_are_forbidden = np.random.default_rng(0), False
+        for _ in range(60):
+            masks = np.stack(ours.env_method("action_masks"))
+            assert masks.dtype == np.bool_
+            np.testing.assert_array_equal(masks, info["action_mask"])
+            np.testing.assert_array_equal(ours.env_method("action_masks", indices=[1])[0], masks[1])
+            np.testing.assert_array_equal(ours.get_attr("action_masks", 1)[0](), masks[1])
+            some_are_forbidden |= bool((masks.any(1) & ~masks.all(1)).any())
+            actions = np.array([rng.choice(np.flatnonzero(row if row.any() else ~row)) for row in masks])
+            ours.step(actions)
+            *_, info = other.step(actions)
+        assert some_are_forbidden
+        ours.close()
+
+    def test_environments_without_masks_have_no_such_method(self):
+        ours = StableBaselines3VecEnv(make())
+        assert not ours.has_attr("action_masks")
+        with pytest.raises(AttributeError):
+            ours.env_method("action_masks")
+        ours.close()
+
+    def test_maskable_ppo_trains(self):
+        contrib = pytest.importorskip("sb3_contrib", reason="needs sb3-contrib")
+        ours = VecMonitor(StableBaselines3VecEnv(FlattenAgents(make("ConnectFour-v0"))))
+        agent = contrib.MaskablePPO("MlpPolicy", ours, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu").learn(512)
+        assert agent.num_timesteps >= 512
+        ours.close()
+
+
 def test_options_apply_to_the_next_reset():
     ours = StableBaselines3VecEnv(make())
     ours.set_options({"low": 0.01, "high": 0.02})

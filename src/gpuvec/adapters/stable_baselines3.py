@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -21,6 +22,8 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError(f"this needs Stable-Baselines3 ({error}): install stable-baselines3.") from error
 
+ACTION_MASKS = "action_masks"  # the method by which sb3-contrib asks for masks
+
 
 class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker does not see the library
     """E rows of a gpuvec environment as the `VecEnv` that Stable-Baselines3's algorithms take.
@@ -34,8 +37,11 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
     steps}, which the algorithms log; Stable-Baselines3's `VecMonitor` counts the same on the host. `seed(s)` seeds row k by
     s + k at the next `reset`, as `DummyVecEnv` does.
 
-    Under `FlattenAgents` each agent is a row. An inactive agent stays a row whose reward is 0 until its environment's next
-    episode, because Stable-Baselines3 has no mask to leave such rows out.
+    In an environment with action masks each row has a method "action_masks", which sb3-contrib's `MaskablePPO` calls by
+    `env_method`: it returns the row's mask, (N,) bool, with those of the components of a MultiDiscrete action in order.
+
+    Under `FlattenAgents` each agent is a row, and an environment has the seed of its first row. An inactive agent stays a row
+    whose reward is 0 until its environment's next episode, because Stable-Baselines3 has no mask to leave such rows out.
 
     Args:
         envs: a gpuvec vector environment in SAME_STEP autoreset mode, also under wrappers, with any device and any output
@@ -50,6 +56,7 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
         self._base = _supported_base(envs)
         self._envs: Any = envs if getattr(envs, "output", None) == "numpy" else ToNumpy(envs)
         self._actions: Any = None
+        self._action_masks: NDArray[np.bool_] | None = None  # of the next step, (E, N)
         self._rows_per_env = envs.num_envs // self._base.num_envs  # more than 1 under FlattenAgents
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
@@ -61,8 +68,10 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
         """
         if any(options != self._options[0] for options in self._options):
             raise ValueError("the options of all rows must be equal: call set_options with one dictionary.")
-        is_seeded = any(seed is not None for seed in self._seeds)
-        obs, _ = self._envs.reset(seed=list(self._seeds) if is_seeded else None, options=self._options[0])
+        seeds = list(self._seeds[:: self._rows_per_env])
+        is_seeded = any(seed is not None for seed in seeds)
+        obs, info = self._envs.reset(seed=seeds if is_seeded else None, options=self._options[0])
+        self._keep_action_masks(info)
         self._reset_seeds()
         self._reset_options()
         self.reset_infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -81,6 +90,7 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
         obs, reward, terminated, truncated, step_info = self._envs.step(self._actions)
         infos: list[dict[str, Any]] = [{"TimeLimit.truncated": row} for row in (truncated & ~terminated).tolist()]
         dones = terminated | truncated
+        self._keep_action_masks(step_info)
         if dones.any():
             # Under FlattenAgents an agent may end before its environment; its last observation is in `obs`.
             env_ended = step_info["_final_obs"].reshape(-1, *[1] * (obs.ndim - 1))
@@ -93,6 +103,10 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
         for row in np.flatnonzero(step_info.get("_episode", ())).tolist():
             infos[row]["episode"] = {name: float(values[row]) for name, values in step_info["episode"].items()}
         return obs.copy(), reward.copy(), dones, infos
+
+    def _keep_action_masks(self, info: dict[str, Any]) -> None:
+        if "action_mask" in info:
+            self._action_masks = np.array(info["action_mask"], np.bool_).reshape(self.num_envs, -1)
 
     def close(self) -> None:
         """Closes the environment."""
@@ -108,7 +122,16 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
         Raises:
             AttributeError: an unknown name.
         """
+        if attr_name == ACTION_MASKS and self._base.action_mask_shape is not None:
+            return [partial(self._action_mask_of, row) for row in self._get_indices(indices)]
         return self._of_rows(self._base.get_attr(attr_name), indices)
+
+    def _action_mask_of(self, row: int) -> NDArray[np.bool_]:
+        """The mask of a row for the next step, (N,); raises WrapperError before the first reset."""
+        if self._action_masks is None:
+            raise WrapperError("there are no action masks before the first reset: call reset().")
+        mask: NDArray[np.bool_] = self._action_masks[row]
+        return mask
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
         """Sets a parameter.
@@ -133,7 +156,7 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
         """Returns the result of `gpuvec.VectorEnv.call` for each row.
 
         Args:
-            method_name: "render", or the name of an attribute.
+            method_name: "render", the name of an attribute, or "action_masks" in an environment with masks.
             method_args: arguments of the method.
             indices: which rows; None for all.
             method_kwargs: keyword arguments of the method.
@@ -141,6 +164,8 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
         Raises:
             AttributeError: another method; all methods except "render" serve all rows at once.
         """
+        if method_name == ACTION_MASKS and self._base.action_mask_shape is not None:
+            return [action_masks() for action_masks in self.get_attr(ACTION_MASKS, indices)]
         return self._of_rows(self._base.call(method_name, *method_args, **method_kwargs), indices)
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
