@@ -5,7 +5,11 @@ Letters: R rows.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -209,3 +213,109 @@ def run_learner_kernels(name: str) -> None:
         for output in LEARNER_KERNELS[name](rows, np.random.default_rng(rows)):
             assert np.isfinite(output.detach().float().cpu().numpy()).all()
         print("checked", name, rows, flush=True)
+
+
+POPULATION_ENVS = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCarContinuous-v0")
+# Barriers of the kernel of a population, by what they separate: a file, the text before a barrier, and the barrier.
+MISSING_BARRIERS = {
+    "values from advantages": ("population.cu", "evaluate_rest(shared, samples, l);\n    ", "__syncthreads();"),
+    "rounds from their values": ("values.cuh", "if (i % (ROUND * ENVS / TILE) == 0) ", "sync_warpgroups();"),
+    "stores from products": ("gradient.cuh", "by the outputs are stored.\n    ", "sync_warpgroup(l.network);"),
+    "products from derivatives": ("gradient.cuh", "wait_products<1>();\n        ", "sync_warpgroup(l.network);"),
+    "derivatives from products": ("gradient.cuh", "h2[i]);\n    }\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
+    "gradients from their norm": (
+        "update.cuh",
+        "compute_gradient(b, shared, network, k, sums);\n            ",
+        "__syncthreads();",
+    ),
+    "weights from products": ("update.cuh", "weights + 8 * j, l);\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
+}
+# Edits of the kernel's files with which racecheck sees all accesses.
+VISIBLE_ACCESSES = {
+    "fused_ppo/tensor_core.cuh": ("#if __CUDA_ARCH__ >= 900\n__device__ __forceinline__ void store_matrix(", "#if 0\nvoid f("),
+    "population/kernel/wgmma.cuh": (
+        "\n// Store the transposes of four",
+        "\n#define store_matrix_transposed hidden\n#define store_two_transposed hidden_two\n// Store the transposes of four",
+    ),
+    "population/kernel/warpgroup.cuh": (
+        "    Products<FIRST>::template multiply<ADD>(",
+        "    read_operands<FIRST>(left, right);\n    Products<FIRST>::template multiply<ADD>(",
+    ),
+    "population/kernel/rollout.cuh": ("load_matrix(w2[i][k], ", "load_matrix_visibly(w2[i][k], "),
+}
+
+
+def train_population_kernel(name: str) -> None:
+    """Trains three agents in a bundled environment, or two in a case of the tests that emulate the kernel."""
+    from tests.support.population_emulation import CASES, Emulation
+
+    from gpuvec.learners.config.ppo_config import PPOArgs
+    from gpuvec.learners.population.population_args import PopulationArgs
+    from gpuvec.learners.population.population_training import train_population
+
+    if name in CASES:
+        emulation = Emulation(CASES[name], Path(), "cuda:0")
+        emulation.run(2)
+        assert not emulation.fault.any()
+        assert emulation.parameters.isfinite().all()
+        return
+    sizes: dict[str, Any] = {"num_envs": 4, "num_steps": 128, "update_epochs": 2, "num_minibatches": 4, "total_steps": 1024}
+    args = PPOArgs(env=f"gpuvec/{name}", params={"max_episode_steps": 30}, device="cuda:0", fused=True, **sizes)
+    history = train_population(PopulationArgs(args, 3), iterations_per_launch=1).history
+    assert np.isfinite(history.metrics["value_loss"]).all()
+
+
+def replace_once(file: Path, old: str, new: str) -> None:
+    """Edits a file, in which `old` must be once."""
+    text = file.read_text()
+    assert text.count(old) == 1, f"{file.name} has {old!r} {text.count(old)} times"
+    file.write_text(text.replace(old, new))
+
+
+def copy_kernel(root: Path, missing_barrier: str = "") -> Path:
+    """Copies the kernel of a population to a folder, and lets racecheck see all of its accesses.
+
+    Args:
+        root: the folder.
+        missing_barrier: one of `MISSING_BARRIERS`, which the copy does not have.
+    """
+    from gpuvec.learners.population.kernel.population_shape import SOURCE_FOLDER
+
+    folder = root / "population" / "kernel"
+    shutil.copytree(SOURCE_FOLDER, folder)
+    shutil.copytree(SOURCE_FOLDER.parents[1] / "fused_ppo", root / "fused_ppo")
+    accesses = Path(__file__).parents[1] / "support" / "visible_accesses.cuh"
+    shutil.copy(accesses, folder)
+    for file, (old, new) in VISIBLE_ACCESSES.items():
+        replace_once(root / file, old, new)
+    replace_once(
+        folder / "warpgroup.cuh",
+        '#include "wgmma.cuh"\n',
+        '#include "wgmma.cuh"\n#undef store_matrix_transposed\n#undef store_two_transposed\n#include "visible_accesses.cuh"\n',
+    )
+    if missing_barrier:
+        file, before, barrier = MISSING_BARRIERS[missing_barrier]
+        replace_once(folder / file, before + barrier, before + ";")
+    return folder
+
+
+def train_visibly(name: str) -> None:
+    """Trains two agents in a case of the tests that emulate the kernel, or the first case without one of `MISSING_BARRIERS`."""
+    from tests.support.population_emulation import CASES, Emulation
+
+    from gpuvec.learners.population.kernel import population_kernel
+
+    barrier, case = (name, "two actions") if name in MISSING_BARRIERS else ("", name)
+    with tempfile.TemporaryDirectory() as root:
+        folder = copy_kernel(Path(root), barrier)
+        with mock.patch.object(population_kernel, "SOURCE_FOLDER", folder):
+            Emulation(CASES[case], Path(), "cuda:0").run(1 if barrier else 2)
+
+
+def train_captured(name: str) -> None:
+    """Trains PPO by operations of PyTorch and our kernels of layers and losses, in CUDA graphs."""
+    from gpuvec.learners.ppo import PPOArgs, train
+
+    sizes: dict[str, Any] = {"num_envs": 128, "num_steps": 8, "hidden": (128,), "total_steps": 2048}
+    result = train(PPOArgs(env=f"gpuvec/{name}", activation="relu", device="cuda:0", **sizes))
+    assert all(np.isfinite(metrics["grad_norm"]) for metrics in result.history)

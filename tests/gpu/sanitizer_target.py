@@ -2,10 +2,10 @@
 
 python tests/gpu/sanitizer_target.py env CartPole-v1
 python tests/gpu/sanitizer_target.py game split_tiled-nearest
-python tests/gpu/sanitizer_target.py rollout CartPole-v1
-python tests/gpu/sanitizer_target.py extreme TagContinuous-v0
 python tests/gpu/sanitizer_target.py rows draws
 python tests/gpu/sanitizer_target.py fused CartPole-v1
+python tests/gpu/sanitizer_target.py captured Breakout-v0
+python tests/gpu/sanitizer_target.py population CartPole-v1
 python tests/gpu/sanitizer_target.py planted memcheck
 """
 
@@ -14,12 +14,23 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cupy
 import gymnasium
 import numpy as np
-from sanitizer_learners import run_learner_kernels  # in the folder of this script
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.gpu.sanitizer_learners import (
+    MISSING_BARRIERS,
+    run_learner_kernels,
+    train_captured,
+    train_population_kernel,
+    train_visibly,
+)
+from tests.support.bundled_envs import SMALL_PARAMS, THREAD_PER_ENV
 
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.errors import ActionError
@@ -43,10 +54,14 @@ FAULTY_KERNELS = {
 }
 
 
-def run_faulty_kernel(tool: str) -> None:
-    """Launches the faulty kernel for `tool`: 64 threads, and three arrays of 64 int32."""
+def run_faulty_kernel(name: str) -> None:
+    """Launches the kernel of a population without a barrier, or a faulty kernel: 64 threads, and three arrays of 64 int32."""
+    if name in MISSING_BARRIERS:
+        train_visibly(name)
+        print("planted", name)
+        return
     signature = 'extern "C" __global__ void planted(const int* in, const int* uninitialized, int* out, int n)'
-    source = f"{signature} {{ {FAULTY_KERNELS[tool]} }}"
+    source = f"{signature} {{ {FAULTY_KERNELS[name]} }}"
     kernel = cupy.RawKernel(source, "planted")
     zeros, uninitialized, out = cupy.zeros(64, "int32"), cupy.empty(64, "int32"), cupy.zeros(64, "int32")
     try:
@@ -54,7 +69,7 @@ def run_faulty_kernel(tool: str) -> None:
         cupy.cuda.Device().synchronize()
     except cupy.cuda.runtime.CUDARuntimeError as error:  # The fault may make the launch fail.
         print(error)
-    print("planted", tool)
+    print("planted", name)
 
 
 class MultiAgentCase(NamedTuple):
@@ -113,13 +128,23 @@ def observation_layout(env: Any) -> str:
     return writer + ("tiled" if config.tile_rows else "direct")
 
 
-def sample_actions(env: Any, rng: np.random.Generator, dtype: str) -> Any:
-    """Random actions on the device; discrete ones have this `dtype`."""
-    space = env.single_action_space
-    shape = (env.num_envs, *space.shape)
+def sample_actions(space: Any, num_envs: int, rng: np.random.Generator, dtype: str) -> Any:
+    """Random actions on the device for the space of one environment, by role if it is a Dict; discrete ones have a `dtype`."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {role: sample_actions(each, num_envs, rng, dtype) for role, each in space.items()}
+    shape = (num_envs, *space.shape)
     if hasattr(space, "low"):
         return cupy.asarray(rng.uniform(space.low, space.high, shape).astype("float32"))
     return cupy.asarray(rng.integers(0, space.nvec if hasattr(space, "nvec") else space.n, shape, dtype))
+
+
+def arrays_in(outputs: Any) -> Iterator[Any]:
+    """Yields the arrays on the device in nested dicts and tuples."""
+    if isinstance(outputs, cupy.ndarray):
+        yield outputs
+    elif isinstance(outputs, dict | tuple):
+        for each in outputs.values() if isinstance(outputs, dict) else outputs:
+            yield from arrays_in(each)
 
 
 def run_episodes(env: Any, steps: int, dtypes: tuple[str, ...] = ("int32",)) -> None:
@@ -131,9 +156,9 @@ def run_episodes(env: Any, steps: int, dtypes: tuple[str, ...] = ("int32",)) -> 
     for t in range(steps):
         if t == 2:  # Episodes then end in different steps.
             env.reset(options={"reset_mask": cupy.asarray(np.arange(env.num_envs) % 2 == 0)})
-        obs, reward, terminated, truncated, infos = env.step(sample_actions(env, rng, dtypes[t % len(dtypes)]))
-        for array in (obs, reward, *infos.values()):
-            assert not isinstance(array, cupy.ndarray) or np.isfinite(array.get()).all()
+        outputs = env.step(sample_actions(env.single_action_space, env.num_envs, rng, dtypes[t % len(dtypes)]))
+        assert all(np.isfinite(array.get()).all() for array in arrays_in(outputs))
+        _, _, terminated, truncated, _ = outputs
         episode_end = terminated.get() | truncated.get()
         num_ended += int(episode_end.sum())
         if env.autoreset_mode.value == "Disabled" and episode_end.any():
@@ -143,14 +168,18 @@ def run_episodes(env: Any, steps: int, dtypes: tuple[str, ...] = ("int32",)) -> 
     assert num_ended >= env.num_envs, f"only {num_ended} episodes ended"
 
 
-def run_single_agent_env(name: str) -> None:
-    """Steps a single-agent environment, in less than one block and in several."""
+def run_env(name: str) -> None:
+    """Runs all kernels of an environment: steps with resets, in less than one block and in several, rollouts, odd actions."""
     for mode in ("SameStep", "NextStep", "Disabled"):
         for num_envs, validate in ((64, False), (300, True)):
             per_env = ("gravity",) if name == "CartPole-v1" and validate else ()
-            env = make_env(name, num_envs, mode, max_episode_steps=7, validate=validate, per_env=per_env)
+            params = SMALL_PARAMS.get(name, {}) if validate else {}
+            env = make_env(name, num_envs, mode, max_episode_steps=7, validate=validate, per_env=per_env, **params)
             run_episodes(env, 20, ("int64", "int32"))
             print("checked", name, mode, num_envs, "validate" if validate else "", flush=True)
+    run_extreme_actions(name)
+    if name in THREAD_PER_ENV:
+        run_rollouts(name)
 
 
 def run_rollouts(name: str) -> None:
@@ -226,20 +255,23 @@ def train_fused(name: str) -> None:
 
 def main() -> None:
     """Runs the kind of kernels that the command line names."""
-    # Every array is a separate allocation, so that accesses beyond its ends are detected; torch is not loaded yet.
-    os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    cupy.cuda.set_allocator(None)
     kind, name = sys.argv[1:]
+    if kind != "captured":  # whose graphs have memory of the caching allocator
+        # Every array is a separate allocation, so that accesses beyond its ends are detected; torch is not loaded yet.
+        os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+        cupy.cuda.set_allocator(None)
     jobs = {
         "planted": run_faulty_kernel,
-        "env": run_single_agent_env,
+        "env": run_env,
         "game": run_multi_agent_case,
         "rows": run_learner_kernels,
-        "rollout": run_rollouts,
-        "extreme": run_extreme_actions,
         "fused": train_fused,
+        "captured": train_captured,
+        "population": train_population_kernel,
+        "visible": train_visibly,
     }
     jobs[kind](name)
+    print("finished", name, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -10,13 +10,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.errors import StaleGraphError, StateError  # imported after torch, which it needs
-from gpuvec.learners.cuda_graphs.graph import WARM_UPS, capture
+from tests.support import critic_env  # noqa: F401  # registers the environments
+
+from gpuvec.errors import StaleGraphError, StateError
+from gpuvec.learners.a2c import A2CArgs
+from gpuvec.learners.cuda_graphs.graph import WARM_UPS, capture, renew_gradient_nodes
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.optimizer import Adam
+from gpuvec.learners.ddpg import DDPGArgs
+from gpuvec.learners.evaluation import players
+from gpuvec.learners.evaluation.evaluate import run_episodes
 from gpuvec.learners.learner import Learner
+from gpuvec.learners.networks.mlp import SeparateMLP
 from gpuvec.learners.ppo import PPOArgs
-from gpuvec.learners.training import make_learner
+from gpuvec.learners.training import make_learner, make_training_env
 
 
 @pytest.fixture
@@ -52,6 +59,57 @@ def test_warm_up_calls_before_a_capture_do_not_change_the_learner(learners: list
                 assert torch.equal(x, y)
     for x, y in zip(warmed.policy.parameters.values(), fresh.policy.parameters.values(), strict=True):
         assert torch.equal(x, y)
+
+
+def gradient_node(p: Any) -> Any:
+    """The node of autograd that receives the gradient of a parameter, which is made if none is alive."""
+    return p.view_as(p).grad_fn.next_functions[0][0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_renewed_gradient_node_is_another_one_and_earlier_graphs_remain(dtype: torch.dtype) -> None:
+    p, calls = torch.nn.Parameter(torch.arange(6, dtype=dtype).view(2, 3).t()), list[str]()
+    p.register_hook(lambda gradient: calls.append("gradient"))
+    p.register_post_accumulate_grad_hook(lambda p: calls.append("accumulated"))
+    before = p.data_ptr(), p.stride(), p._version
+    loss = (p * p).sum()  # keeps the node
+    gradient_node(p).metadata["is_old"] = True
+    assert "is_old" in gradient_node(p).metadata
+    renew_gradient_nodes([p, torch.nn.Parameter(torch.zeros(2), requires_grad=False)])
+    assert "is_old" not in gradient_node(p).metadata
+    assert (p.data_ptr(), p.stride(), p._version) == before
+    (gradient,) = torch.autograd.grad((3 * p).sum(), [p])
+    assert gradient.unique().tolist() == [3.0]
+    calls.clear()
+    for each in (loss, (3 * p).sum()):
+        each.backward()
+    assert p.grad is not None
+    assert torch.equal(p.grad, 2 * p + 3)
+    assert calls == ["gradient", "accumulated"] * 2
+
+
+@pytest.mark.parametrize("algorithm", [PPOArgs, A2CArgs])
+def test_only_an_update_builds_graphs_for_gradients(algorithm: Any) -> None:
+    """Their nodes would belong to the stream of whoever makes the learner, and not to that of the capture."""
+    is_enabled = list[bool]()
+
+    class Body(SeparateMLP):
+        def policy(self, obs: Any) -> Any:
+            is_enabled.append(torch.is_grad_enabled())
+            return super().policy(obs)
+
+        def value(self, obs: Any) -> Any:
+            is_enabled.append(torch.is_grad_enabled())
+            return super().value(obs)
+
+    args = algorithm(device="cpu", num_envs=4, num_steps=8, params={"max_episode_steps": 5}).resolved("cpu")
+    learner = make_learner(args, make_training_env(args, 4), lambda *_: Body(4, 2, (8,), "orthogonal", "tanh"))
+    learner.collect()
+    learner.policy.estimate()
+    assert is_enabled
+    assert not any(is_enabled)
+    learner.policy.improve()
+    assert is_enabled[-1]
 
 
 def test_restore_writes_all_or_nothing() -> None:
@@ -124,6 +182,52 @@ def test_adam_refuses_a_missing_gradient() -> None:
     optimizer = Adam([torch.zeros(1)], torch.tensor(0.1), eps=1e-8)
     with pytest.raises(ValueError, match="no gradient"):
         optimizer.step()
+
+
+SIZES: dict[str, Any] = {"device": "cuda:0", "num_envs": 64, "num_steps": 8}
+TAG: dict[str, Any] = {**SIZES, "env": "gpuvec/TagContinuous-v0", "params": {"num_runners": 3, "continuous_actions": True}}
+REPLAY: dict[str, Any] = {"buffer_size": 4096, "batch_size": 64, "gradient_steps": 2, "learning_starts": 0}
+UPDATED_BY_OPERATIONS: dict[str, dict[str, Any]] = {
+    "perceptron": {"all": PPOArgs(**SIZES, hidden=(24,), fused=False)},
+    "convolution": {"all": PPOArgs(**SIZES, env="gpuvec/Breakout-v0", hidden=(128,), activation="relu")},
+    "a2c": {"all": A2CArgs(**SIZES)},
+    "critic observations": {"all": PPOArgs(**SIZES, env="tests/Guessers-v0")},
+    "several policies": {"tagger": PPOArgs(**TAG), "runner": DDPGArgs(**TAG, **REPLAY)},
+    "ddpg": {"all": DDPGArgs(**SIZES, env="gpuvec/Pendulum-v1", **REPLAY)},
+}
+
+
+def keep_losses(learner: Learner) -> object:
+    """Computes gradients as a user does, and returns what keeps their graphs alive."""
+    losses = [sum(p.square().sum() for p in policy.network.parameters()) for policy in learner.policies.values()]
+    for loss in losses:
+        loss.backward(retain_graph=True)
+    return losses
+
+
+def keep_exception(learner: Learner) -> object:
+    """Lets an update fail; the frames of the exception have the loss."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Adam, "step", fail)
+        with pytest.raises(ZeroDivisionError) as caught:
+            learner.iterate()
+    return caught
+
+
+def keep_evaluation(learner: Learner) -> object:
+    """Evaluates the policies."""
+    networks = {role: policy.network for role, policy in learner.policies.items()}
+    player = players.policy(networks["all"]) if "all" in networks else players.policies_by_role(networks)
+    return run_episodes(learner.args.env, player, episodes=2, device="cuda:0", params=learner.args.params)
+
+
+def keep_graphs(learner: Learner) -> object:
+    """Captures the stages before."""
+    return learner.capture()
 
 
 @pytest.mark.gpu
@@ -200,3 +304,28 @@ class TestOnGpu:
         before = float(x[0])
         replay()
         assert float(x[0]) == before + 1.0
+
+    @pytest.mark.parametrize("keep", [keep_losses, keep_exception, keep_evaluation, keep_graphs])
+    @pytest.mark.parametrize("name", UPDATED_BY_OPERATIONS)
+    def test_a_capture_depends_on_no_earlier_graph(self, gpu: str, name: str, keep: Callable[[Learner], object]) -> None:
+        """Nodes of autograd that somebody keeps alive belong to the stream on which they were made."""
+        configs = {role: args.resolved("cuda:0") for role, args in UPDATED_BY_OPERATIONS[name].items()}
+        shared = next(iter(configs.values()))
+        learners, kept = list[Learner](), list[object]()
+        for is_disturbed in (False, True):
+            env = make_training_env(shared, shared.num_envs)
+            learner = make_learner(configs, env)
+            if is_disturbed:
+                saved = learner.state_dict()
+                kept.append(keep(learner))
+                learner.load_state_dict(saved)
+            learner.capture()
+            for _ in range(2):
+                learner.iterate()
+            learner.read()
+            learners.append(learner)
+            env.close()
+        plain, disturbed = (learner.state_tensors()["policies"] for learner in learners)
+        for role in plain:
+            for key, x in plain[role]["network"].items():
+                assert torch.equal(x, disturbed[role]["network"][key]), f"{role} {key}"

@@ -13,9 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymnasium.vector import AutoresetMode
-from tests.support.machine_code import HGMMA, count_instructions
+from tests.support.machine_code import BAR, HGMMA, count_instructions
 
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.policy import leaves
 from gpuvec.learners.population import paths
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.kernel.population_shape import SHARED_BYTES_PER_BLOCK, PopulationShape
@@ -214,3 +215,32 @@ def test_launches_and_other_agents_change_no_bit_on_a_gpu(gpu) -> None:
     second.advance(4)
     for name, x in first.tensors()["parameters"].items():
         assert torch.equal(x, second.tensors()["parameters"][name])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
+def test_full_barriers_change_no_bit(env, gpu, monkeypatch) -> None:
+    """Products that overlap others, and barriers of a warpgroup alone, leave nothing to chance (design/0048)."""
+    from gpuvec.engine.backends.cuda.nvrtc import load_or_compile_source
+    from gpuvec.learners.population.kernel import kernel_population
+
+    sources, make_kernel = [], kernel_population.population_kernel
+    sizes: dict[str, Any] = {"num_envs": 4, "num_steps": 128, "total_steps": 5 * 512, "num_minibatches": 4}
+    base = PPOArgs(env=f"gpuvec/{env}", params={"max_episode_steps": ENVS[env]}, device="cuda:0", fused=True, **sizes)
+    args = PopulationArgs(base=base, num_agents=1000).resolved("cuda:0")
+    results = []
+    for has_full_barriers in (0, 1):
+
+        def population_kernel(*arguments: Any) -> Any:
+            kernel = make_kernel(*arguments)
+            sources.append(kernel._replace(constants=(*kernel.constants, ("FULL_BARRIERS", has_full_barriers))))  # noqa: B023
+            return sources[-1]
+
+        monkeypatch.setattr(kernel_population, "population_kernel", population_kernel)
+        population = make_population(args)
+        results.append([population.advance(5), *leaves(population.tensors())])
+        population.close()
+    usual, full = (count_instructions(load_or_compile_source(source, (9, 0)).code, BAR) for source in sources)
+    assert full > 2 * usual
+    for x, y in zip(*results, strict=True):
+        assert torch.equal(x.nan_to_num(-1.0), y.nan_to_num(-1.0))

@@ -84,7 +84,11 @@ def test_recording_has_the_states_before_and_after_the_first_bad_one(device: str
     assert recording is not None
     episode, frame = recording.episode, recording.faults[0].frame
     assert (episode.row, len(episode.rewards), len(episode.states["x"])) == (error.location.row, 99, 100)
-    assert [fault.quantity for fault in recording.faults if fault.frame == frame] == ["x", "observation", "reward"]
+    first, others = ["x", "observation", "reward"], {"log-probability", "value"}
+    quantities = [fault.quantity for fault in recording.faults if fault.frame == frame]
+    assert quantities[:3] == first
+    # An infinite feature times a weight that is 0 is nan, which the padded layers of the fused kernels have and others do not.
+    assert set(quantities[3:]) <= others
     assert 99 - 10 <= frame < 99  # fewer states follow at the end of a rollout
     assert np.isfinite(episode.states["x"][:frame]).all()
     assert not np.isfinite(episode.states["x"][frame:]).any()

@@ -143,7 +143,10 @@ class Learner:
         """Captures each stage as a CUDA graph; the state of learner and environments is restored afterwards."""
         learners = self.local_shards
         saved = [Learner.state_dict(learner) for learner in learners]
-        generators = [policy.generator for learner in learners for policy in learner.policies.values()]
+        policies = [policy for learner in learners for policy in learner.policies.values()]
+        generators = [policy.generator for policy in policies]
+        networks = {policy.network for policy in policies if policy.network is not None}
+        parameters = [p for network in networks for p in network.parameters()]
 
         def kernel_version() -> int:
             return sum(int(learner.env.unwrapped.kernel_version) for learner in learners)
@@ -152,7 +155,8 @@ class Learner:
             warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # Inductor's report of an optimisation
             stages = [*self.all_stages(), *([self._whole_iteration] if self.single_graph else [])]
             self._graphs = {
-                stage: capture(self.stage_of_all(stage), self.args.device, generators, kernel_version) for stage in stages
+                stage: capture(self.stage_of_all(stage), self.args.device, generators, kernel_version, parameters)
+                for stage in stages
             }
         if self.single_graph:
             # No event can be between the stages of one graph, so their own graphs are timed before the state is restored.

@@ -133,6 +133,7 @@ class OnPolicy(Policy):
             module = (body or make_default)(observation_space, action_space, *critic)
             return ActorCritic(observation_space, action_space, module, args.normalize, critic_space)
 
+    @torch.no_grad()
     def _allocate_buffer(self) -> tuple[RolloutBuffer, Tensor]:
         """Returns the buffer, and (T, R) for V of final observations."""
         rows, device = self.rows, self.args.device

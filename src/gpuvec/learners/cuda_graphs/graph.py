@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterable
 
 import torch
+from torch import Tensor
 
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.errors import StaleGraphError
@@ -47,8 +48,27 @@ class CapturedGraph:
         self._graph.reset()
 
 
+def renew_gradient_nodes(parameters: Iterable[Tensor]) -> None:
+    """Makes autograd create new nodes for the gradients of `parameters`, of any shapes (...), when they are used next.
+
+    Such a node belongs to the stream on which it was created, and lives as long as any graph that leads to the parameter: that
+    of a loss which a user keeps, or which is in the frames of an exception, or in frames that a tool for debugging keeps. In a
+    capture the node of another stream would make that stream wait for the captured one, which CUDA refuses. Older graphs, and
+    the values, addresses and hooks of the parameters, remain as they are.
+    """
+    for p in parameters:
+        # A change of the type makes torch forget the node.
+        values, other = p.data, torch.float32 if p.dtype == torch.float16 else torch.float16
+        p.data = torch.empty(0, dtype=other, device=p.device)
+        p.data = values
+
+
 def capture(
-    fn: Callable[[], object], device: str, generators: Iterable[torch.Generator], version: Callable[[], int]
+    fn: Callable[[], object],
+    device: str,
+    generators: Iterable[torch.Generator],
+    version: Callable[[], int],
+    parameters: Iterable[Tensor] = (),
 ) -> CapturedGraph:
     """Captures `fn` in a CUDA graph.
 
@@ -60,7 +80,9 @@ def capture(
         device: "cuda:0", ...
         generators: the random generators that `fn` uses; each replay advances them like a call of `fn`.
         version: returns a number that changes when a kernel that `fn` launches is rebuilt; called on the host at each replay.
+        parameters: tensors, (...), that outlive `fn` and of whose gradients it computes some.
     """
+    renew_gradient_nodes(parameters)
     # Garbage is collected before the capture, because the driver forbids freeing graphs and kernels during one.
     gc.collect()
     with torch.cuda.device(device), gc_paused():

@@ -33,6 +33,7 @@ constexpr int OUTPUT_STEPS = (OUTPUTS + 15) / 16, PADDED_OUTPUTS = round_up(OUTP
 constexpr int SECOND_BIAS = D + 1, LAST_WEIGHTS = D + LAYERS, COLUMNS = LAST_WEIGHTS + OUTPUTS;
 constexpr int TAIL = COLUMNS * H, TAIL_SIZE = round_up(DERIVATIVES, 4),
     SMALL_SLOTS = (TAIL + NETWORK_THREADS - 1) / NETWORK_THREADS;
+static_assert(TAIL >= NETWORK_THREADS, "each thread has a small parameter");
 // A network in global memory: the small parameters, then the second weights, a row for each output of the layer.
 constexpr int SECOND_WEIGHTS = TAIL + TAIL_SIZE, NETWORK_SIZE = SECOND_WEIGHTS + (LAYERS == 2 ? H * H : 0),
     AGENT_SIZE = 2 * NETWORK_SIZE;

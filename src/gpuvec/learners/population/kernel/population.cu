@@ -105,9 +105,6 @@ __device__ __forceinline__ void estimate(const Batch& b, SharedMemory& shared) {
     const Lane l;
     const int warp = 4 * l.network + l.warp;
     Samples& samples = samples_of(b, shared);
-    if (TWO_ACTIONS)
-        for (int i = threadIdx.x; i < ROWS; i += THREADS) 
-            samples.records[i][LOG_PROB] = log_prob_of_two(samples.records[i][LOG_PROB]);
     evaluate_rest(shared, samples, l);
     __syncthreads();
 #pragma unroll 1

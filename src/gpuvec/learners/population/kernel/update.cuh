@@ -92,7 +92,8 @@ template <int COUNT> __device__ __forceinline__ void step_small(
     SmallParameter x[COUNT];
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        const int slot = (first + i) * NETWORK_THREADS + l.thread, p = slot < TAIL ? slot : 0;
+        // A thread without a parameter in the last slot loads its first one, which no other thread stores.
+        const int slot = (first + i) * NETWORK_THREADS + l.thread, p = slot < TAIL ? slot : l.thread;
         x[i] = {s.weights[p], s.exp_avg[p], s.exp_avg_sq[p], m.small_gradient()[p / H * GRADIENT_PITCH + p % H]};
     }
 #pragma unroll
@@ -105,13 +106,14 @@ template <int COUNT> __device__ __forceinline__ void step_small(
         store_small_weight(m, p / H, p % H, x[i].weight);
     }
 }
-// The same for the last biases and the logarithms of the standard deviations. Threads that have none compute a step that they do
-// not store, because a branch would keep the step from running beside those of other parameters.
+// The same for the last biases and the logarithms of the standard deviations. Threads that have none compute a step of zeros,
+// because a branch would keep the step from running beside those of other parameters.
 __device__ __forceinline__ void step_tail(NetworkMemory& m, const StepFactors& f, const Lane& l) {
-    const int p = l.thread < DERIVATIVES ? l.thread : 0;
-    SmallParameter x = {m.tail[0][p], m.tail[1][p], m.tail[2][p], m.small_gradient()[COLUMNS * GRADIENT_PITCH + p]};
+    const int p = l.thread;
+    SmallParameter x = {};
+    if (p < DERIVATIVES) x = {m.tail[0][p], m.tail[1][p], m.tail[2][p], m.small_gradient()[COLUMNS * GRADIENT_PITCH + p]};
     step_of_adam(x.weight, x.exp_avg, x.exp_avg_sq, x.gradient, f);
-    if (l.thread < DERIVATIVES) m.tail[0][p] = x.weight, m.tail[1][p] = x.exp_avg, m.tail[2][p] = x.exp_avg_sq;
+    if (p < DERIVATIVES) m.tail[0][p] = x.weight, m.tail[1][p] = x.exp_avg, m.tail[2][p] = x.exp_avg_sq;
 }
 // Both, for all small parameters of a thread.
 __device__ __forceinline__ void step_all_small(const Batch& b, SharedMemory& shared, const StepFactors& f, const Lane& l) {
@@ -172,7 +174,8 @@ __device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& s
     if (l.lane == 0) shared.squared_norms[update & 1][4 * l.network + l.warp] = squares;
 }
 
-// Multiplies the moments by the powers of their decays, after `count` updates of a group.
+// Multiplies the moments by the powers of their decays, after `count` updates of a group. A thread has the moments of which it
+// makes the steps.
 __device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shared, int network, float (&exp_avg)[OWNED + 1],
     int count) {
     const Lane l(network);
@@ -190,7 +193,6 @@ __device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shar
     for (int p = l.thread; p < TAIL; p += NETWORK_THREADS)
         s.exp_avg[p] *= decay1, s.exp_avg_sq[p] *= decay2;
     if (l.thread < TAIL_SIZE) m.tail[1][l.thread] *= decay1, m.tail[2][l.thread] *= decay2;
-    sync_warpgroup(l.network);  // a thread has updated others of the small moments
 }
 
 // The factors of a step of Adam for the sums of a gradient whose norm is `norm`.

@@ -1,6 +1,6 @@
 // Between a rollout and its updates: values of the observations, advantages and targets, and their means by minibatch.
 #pragma once
-#include "layout.cuh"
+#include "rollout.cuh"
 
 // The values of 64 inputs, by the four warps of a warpgroup, with the critic's network.
 __device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const float* inputs, int pitch, float* value,
@@ -28,7 +28,7 @@ __device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const fl
 __device__ __forceinline__ void evaluate_early(SharedMemory& shared, Samples& samples, const Lane& l) {
 #pragma unroll 1
     for (int i = 0; i < EARLY_TILES; i++) {
-        if (i % (ROUND * ENVS / TILE) == 0) __syncthreads();  // the end of a round
+        if (i % (ROUND * ENVS / TILE) == 0) sync_warpgroups();  // the end of a round
         evaluate_critic(shared.networks[1], samples.records[TILE * i], RECORD, samples.value + TILE * i, l);
     }
 }
@@ -83,6 +83,8 @@ __device__ __forceinline__ void estimate_advantages(SharedMemory& shared, Sample
             float* record = samples.records[(begin + i) * ENVS + e];
             const float x = difference(begin + i, step_factor), old_value = value[(begin + i) * ENVS + e];
             advantage = x + step_factor * advantage;
+            // Not before: the loads of inputs touch the log-probability, too.
+            if (TWO_ACTIONS) record[LOG_PROB] = log_prob_of_two(record[LOG_PROB]);
             if (!isfinite(record[ADVANTAGE]) || !isfinite(record[LOG_PROB])) shared.is_rollout_nonfinite = 1;
             if (!isfinite(old_value) || !isfinite(advantage)) shared.is_value_nonfinite = 1;
             record[ADVANTAGE] = advantage, record[TARGET] = advantage + old_value;

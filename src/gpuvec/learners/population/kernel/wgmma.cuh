@@ -3,11 +3,29 @@
 #pragma once
 #include "../../fused_ppo/tensor_core.cuh"
 
-__device__ __forceinline__ void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Tests define FULL_BARRIERS. Products are then synchronous, all warps of a warpgroup wait before and behind them, and all of a
+// block at each barrier of a warpgroup. No bit may change, since nothing depends on an order that only these barriers make.
+#ifndef FULL_BARRIERS
+#define FULL_BARRIERS 0
+#endif
+__device__ __forceinline__ void sync_for_comparison() {
+#if FULL_BARRIERS
+    asm volatile("fence.proxy.async; bar.sync %0, 128;" ::"r"(1 + (threadIdx.x >> 7)) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void fence_products() {
+    sync_for_comparison();
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 // Waits until all but the last PENDING committed groups of products are complete.
 template <int PENDING> __device__ __forceinline__ void wait_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+__device__ __forceinline__ void commit_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    if (FULL_BARRIERS) wait_products<0>();
+    sync_for_comparison();
 }
 // Makes earlier stores of this thread to shared memory visible to products that follow the next barrier.
 __device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -23,8 +41,11 @@ __device__ __forceinline__ int computed_here(int x) {
 }
 // Barrier of the 128 threads of a warpgroup.
 __device__ __forceinline__ void sync_warpgroup(int warpgroup) {
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
+    if (FULL_BARRIERS) __syncthreads();
+    else asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
 }
+// Barrier of the 256 threads of a block, whose warpgroups wait at different places of the code.
+__device__ __forceinline__ void sync_warpgroups() { asm volatile("bar.sync 3, 256;" ::: "memory"); }
 
 // Store the transposes of four, or of two, 8 x 8 blocks. Lane l passes the address of row l % 8 of block l / 8.
 __device__ __forceinline__ void store_matrix_transposed(u32 row, const u32* r) {
