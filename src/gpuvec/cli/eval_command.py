@@ -56,10 +56,10 @@ def evaluate(
     device, seed = str(parse_device(device)), stream_seed(seed, EVALUATION)
     trained_policy = find_policy(policy, device, trust)
     env, trained = trained_policy.env, trained_policy.params
-    chosen = params or next(iter(trained_policy.args.values())).evaluate_params
+    overrides = params or next(iter(trained_policy.args.values())).evaluate_params
     if training_params:
-        chosen = {**trained, **(params or {})}
-    used = evaluation_params(env, trained, chosen)
+        overrides = {**trained, **(params or {})}
+    used = evaluation_params(env, trained, overrides)
     player = policies_by_role(trained_policy.networks, greedy=not stochastic, seed=seed)
     with waiting(f"compiling {env}, and running {episodes} episodes"):
         results = run_episodes(env, player, episodes=episodes, seed=seed, device=device, params=used)

@@ -152,7 +152,7 @@ def resolve_args(args: A, device: str) -> A:
     return dataclasses.replace(args.resolved(device), evaluate_params=params)
 
 
-def evaluation_params(env: str, trained: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+def evaluation_params(env: str, trained: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters of the environment with which a policy is evaluated, those that are not the environment's own.
 
     A training may make its task easier, such as by a wider range of initial states. Its parameters are therefore kept only
@@ -162,10 +162,10 @@ def evaluation_params(env: str, trained: Mapping[str, Any], chosen: Mapping[str,
     Args:
         env: the id of the environment.
         trained: the parameters in the training.
-        chosen: parameters that replace those.
+        overrides: parameters that replace those.
 
     Raises:
-        ValueError: with `chosen`, spaces, agents or roles are not those of the training; or values that the environment
+        ValueError: with `overrides`, spaces, agents or roles are not those of the training; or values that the environment
             refuses.
         TypeError: a parameter that the environment does not have, or a value of another type.
     """
@@ -175,21 +175,21 @@ def evaluation_params(env: str, trained: Mapping[str, Any], chosen: Mapping[str,
         """What a network depends on."""
         return _network_inputs(apply_params(declaration, params, (), 1, keywords=sorted(ENV_ARGUMENTS))[0])
 
-    kept = {name: value for name, value in trained.items() if name not in ENV_ARGUMENTS}
-    expected = fitting(kept)
-    for name in list(kept):
-        others = {key: value for key, value in kept.items() if key != name}
+    needed = {name: value for name, value in trained.items() if name not in ENV_ARGUMENTS}
+    expected = fitting(needed)
+    for name in list(needed):
+        others = {key: value for key, value in needed.items() if key != name}
         with suppress(ValueError, TypeError):  # parameters that make no sense without this one
             if fitting(others) == expected:
-                kept = others
-    params = {**kept, **{name: value for name, value in chosen.items() if name not in ENV_ARGUMENTS}}
+                needed = others
+    params = {**needed, **{name: value for name, value in overrides.items() if name not in ENV_ARGUMENTS}}
     if fitting(params) != expected:
         raise ValueError(
-            f"with the parameters {dict(chosen)} the spaces, agents or roles of {env} are not those of the training, so its "
+            f"with the parameters {dict(overrides)} the spaces, agents or roles of {env} are not those of the training, so its "
             "policies do not fit: leave these parameters out, or train with them."
         )
     params = {name: value for name, value in params.items() if value != getattr(declaration.params, name)}
-    limit = chosen.get("max_episode_steps", step_limit or trained.get("max_episode_steps"))
+    limit = overrides.get("max_episode_steps", step_limit or trained.get("max_episode_steps"))
     return params if limit == step_limit else {**params, "max_episode_steps": limit}
 
 

@@ -82,7 +82,12 @@ class FrozenPolicy(Policy):
         return control
 
     def player(self, seed: int, draws: Draws) -> Player:
-        """Returns a player that acts as the policy does in the training, see `Policy.player`."""
+        """Returns a player that acts as the policy does in the training, with or without draws.
+
+        Args:
+            seed: of the actions that are drawn.
+            draws: numbers them.
+        """
         return policy(self.network, greedy=self._greedy, seed=seed, draws=draws)
 
     def finish_rollout(self) -> None:
@@ -123,7 +128,12 @@ class ScriptedPolicy(Policy):
         return self._actions_at(t)
 
     def player(self, seed: int, draws: Draws) -> Player:
-        """Returns a player that acts by the function, which gets the rows of all environments; it draws no numbers."""
+        """Returns a player that acts by the function, which gets the rows of all environments.
+
+        Args:
+            seed: is not used, since the function draws no numbers.
+            draws: is not used.
+        """
 
         def act(*inputs: Tensor) -> Tensor:
             leading = inputs[0].shape[: inputs[0].dim() - self._obs_dim]
