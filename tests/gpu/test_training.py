@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,6 +122,19 @@ def test_delayed_reads_of_metrics_change_nothing() -> None:
             assert one[name] == other[name] or (one[name] != one[name] and other[name] != other[name]), name
     for one, other in zip(delayed.network.parameters(), immediate.network.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_evaluations_change_no_bit_of_fused_kernels(shards: int) -> None:
+    """Graphs that are replayed before and after an evaluation, which has its own memory and runs on the same stream."""
+    from tests.support.process_trainings import EVALUATIONS, FUSED, weights_and_history
+
+    plain, evaluated = (weights_and_history(train(replace(FUSED, **each), shards=shards)) for each in ({}, EVALUATIONS))
+    for name, weight in plain["weights"].items():
+        assert torch.equal(weight, evaluated["weights"][name]), name
+    returns = [row.pop("eval_return") for row in evaluated["history"] if row.pop("eval_length") is not None]
+    assert [value == value for value in returns] == [False, True] * 3
+    assert repr(plain["history"]) == repr(evaluated["history"])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])

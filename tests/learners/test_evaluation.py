@@ -31,7 +31,7 @@ EVALUATION_METRICS = ("eval_return", "eval_length")
 NEVER: dict[str, Any] = {"evaluate_every": None}
 ROLES: dict[str, Any] = {
     **TRAININGS,
-    "opponents": {"guard": TWO["guard"], "walker": Scripted(lambda obs: torch.full((len(obs),), 2))},
+    "opponents": {"guard": TWO["guard"], "walker": Scripted(lambda obs: torch.full((len(obs),), 2, device=obs.device))},
 }  # fmt: skip
 
 
@@ -96,11 +96,11 @@ def test_each_row_may_have_a_seed_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ROLES)
 @pytest.mark.parametrize("shards", [1, 2])
-def test_evaluations_change_no_bit_of_a_training(name: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluations_change_no_bit_of_a_training(name: str, shards: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if metrics are read late, as on a GPU; and neither uses nor changes the global random numbers."""
     monkeypatch.setattr(iterations, "reads_late", lambda device: True)
     state = torch.get_rng_state()
-    plain, with_evaluations = (train(evaluated(ROLES[name], **each), shards=shards) for each in (NEVER, {}))
+    plain, with_evaluations = (train(evaluated(ROLES[name], **each, device=device), shards=shards) for each in (NEVER, {}))
     assert torch.equal(torch.get_rng_state(), state)
     assert_same_bits(without_evaluations(plain), without_evaluations(with_evaluations))
     names = [n for n in with_evaluations.history[0] if n.rpartition("/")[2] in EVALUATION_METRICS]
