@@ -25,15 +25,18 @@ def metrics_of(episodes: EpisodeStatistics, *rollout: Tensor) -> dict[str, float
 
 
 def test_counts_are_exact_beyond_the_integers_of_float32(device: str) -> None:
-    """A row ends an episode of 2**24 + 4 steps, another one twice, and a third one none."""
-    start = 2.0**24 - 1.0
+    """A row ends an episode of 2**24 + 4 steps, another one twice, and a third one none; the first reward is large as well."""
+    start, large = 2.0**24 - 1.0, 2.0**24
     episodes = EpisodeStatistics(*(torch.full((3,), start, dtype=torch.float64, device=device) for _ in range(3)))
     reward = torch.ones(7, 3, device=device)
+    reward[0] = large
     ended = torch.zeros(7, 3, dtype=torch.bool, device=device)
     ended[4, 0] = ended[2, 1] = ended[3, 1] = True
     sums = episodes.add(reward, ended)
-    assert sums.tolist() == [[1, 2, 0], *[[start + 5, start + 4, 0]] * 2, [start + 5, 1, start], [1] * 3, [1] * 3]
-    assert episodes.running_return.tolist() == episodes.running_length.tolist() == [2, 3, start + 7]
+    returns = [start + large + 4, start + large + 3, 0]
+    assert sums.tolist() == [[1, 2, 0], returns, [start + 5, start + 4, 0], [returns[0], 1, start], [1] * 3, [1] * 3]
+    assert episodes.running_return.tolist() == [2, 3, start + large + 6]
+    assert episodes.running_length.tolist() == [2, 3, start + 7]
 
 
 def test_rows_without_a_finished_episode_are_counted_unless_they_never_acted() -> None:
