@@ -11,6 +11,7 @@
 from importlib.metadata import distribution
 
 import numpy as np
+from learning import SEED, report
 from script_patch import patch, returns_in, run_script
 
 IMPORT = ("import numpy as np\n", "import numpy as np\nfrom gpuvec.vector.wrappers import *\n")
@@ -66,14 +67,14 @@ RUNS = {
     ),
 }
 
-evidence, line_counts = [], []
+line_counts = []
 for name, (replacements, arguments, learned) in RUNS.items():
     text = distribution("cleanrl").locate_file(f"cleanrl/{name}").read_text()
     changed, lines = patch(text, replacements)
-    returns = returns_in(run_script(name, changed, *arguments))
+    returns = returns_in(run_script(name, changed, *arguments, "--seed", str(SEED)))
     before, after = np.mean(returns[:20]), np.mean(returns[-20:])
     assert learned(before, after), (name, before, after)
-    evidence.append(f"{name}: {lines} lines, mean return {before:.0f} at first and {after:.0f} at last")
+    steps = int(arguments[arguments.index("--total-timesteps") + 1])
+    report(f"{name} with {lines} lines", before, after, f"after {steps:,} steps")
     line_counts.append(lines)
 print(f"lines: {max(line_counts)}")
-print(f"evidence: {'; '.join(evidence)}")

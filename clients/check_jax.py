@@ -11,6 +11,7 @@
 import gymnasium
 import jax
 import jax.numpy as jnp
+from learning import SEED, report
 
 import gpuvec  # noqa: F401  # registers its environments
 
@@ -57,7 +58,7 @@ def update(weights, obs, actions, returns, is_running):
 
 
 envs = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=E, device="cpu", output="jax", autoreset_mode="Disabled")
-first, second, key = jax.random.split(jax.random.key(0), 3)
+first, second, key = jax.random.split(jax.random.key(SEED), 3)
 weights = {"in": 0.5 * jax.random.normal(first, (4, 32)), "out": 0.1 * jax.random.normal(second, (32, 2))}
 lengths = []
 for k in range(UPDATES):
@@ -78,6 +79,4 @@ for k in range(UPDATES):
     lengths.append(float(was_running.sum(0).mean()))
 envs.close()
 assert lengths[-1] > 2 * lengths[0], lengths
-print(
-    f"evidence: a policy gradient: the first {T} steps are survived for {lengths[0]:.0f} steps before, {lengths[-1]:.0f} after"
-)
+report(f"a policy gradient in the first {T} steps of CartPole", lengths[0], lengths[-1], f"after {UPDATES} updates")

@@ -25,6 +25,12 @@ def make():
 
 parallel_api_test(make(), num_cycles=200)
 parallel_seed_test(make, num_cycles=100)
+try:
+    parallel_api_test(gpuvec.parallel_env("gpuvec/Predators-v0"), num_cycles=30)
+except AssertionError as error:
+    assert "agent cannot be revived once dead" in str(error), error  # noqa: PT017  # no test of pytest
+else:
+    raise AssertionError("births pass PettingZoo's test: the page says that they do not")
 
 padded = supersuit.black_death_v3(make())  # inactive agents stay, with observations and rewards of 0
 rows = supersuit.pettingzoo_env_to_vec_env_v1(padded)

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import gymnasium
+from learning import SEED, report
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecMonitor
@@ -37,10 +38,11 @@ assert "skipped" not in tests, tests
 
 envs = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=16, device="cpu", output="numpy", autoreset_mode="SameStep")
 rows = VecMonitor(StableBaselines3VecEnv(envs))
-agent = PPO("MlpPolicy", rows, n_steps=64, batch_size=256, learning_rate=1e-3, seed=1, device="cpu")
+agent = PPO("MlpPolicy", rows, n_steps=64, batch_size=256, learning_rate=1e-3, seed=SEED, device="cpu")
 before, _ = evaluate_policy(agent, rows, n_eval_episodes=32)
 agent.learn(40_000)
 after, _ = evaluate_policy(agent, rows, n_eval_episodes=32)
 assert after > 150, f"the mean return is {after} after 40,000 steps"
 rows.close()
-print(f"evidence: PPO: CartPole's mean return {before:.0f} before and {after:.0f} after 40,000 steps; the adapter's tests")
+report("PPO on CartPole", before, after, "after 40,000 steps")
+print("evidence: the adapter's tests")

@@ -11,6 +11,7 @@
 import gymnasium
 import tianshou as ts
 import torch
+from learning import SEED, report
 from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Collector, CollectStats, VectorReplayBuffer
@@ -19,7 +20,7 @@ from tianshou.utils.net.common import Net
 
 import gpuvec  # noqa: F401  # registers its environments
 
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 
 
 def make(num_envs):
@@ -50,4 +51,4 @@ result = algorithm.run_training(
     )
 )
 assert result.best_reward > 100, result.best_reward
-print(f"evidence: DQN: CartPole's mean return {before:.0f} before, {result.best_reward:.0f} within 25,000 steps")
+report("DQN on CartPole", before, result.best_reward, "at the best test within 25,000 steps")

@@ -5,7 +5,7 @@
 # [tool.client]
 # title = "TorchRL"
 # lines = 0
-# change = '`GymWrapper(envs)`; `output="numpy"`, `Disabled` (which it prefers) or `SameStep` mode'
+# change = '`GymWrapper(envs)`; `output="numpy"`, `Disabled` (which it prefers) or `SameStep` mode. Many agents: see below'
 # ///
 
 import gymnasium
@@ -15,14 +15,26 @@ from torchrl.envs import GymWrapper, RewardSum, StepCounter, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 import gpuvec  # noqa: F401  # registers its environments
+from gpuvec.vector.wrappers import FlattenAgents
 
 E, T = 8, 64
 
 
-def make(mode, name="CartPole-v1"):
-    """Returns the environment `name` in the autoreset mode `mode`, wrapped for TorchRL."""
-    envs = gymnasium.make_vec(f"gpuvec/{name}", num_envs=E, device="cpu", output="numpy", autoreset_mode=mode)
-    return GymWrapper(envs, device="cpu")
+class AgentRows(GymWrapper):
+    """The environment under FlattenAgents, each of whose rows is an agent; TorchRL would count the environments."""
+
+    def _get_batch_size(self, env):
+        return torch.Size([env.num_envs])
+
+
+def make_vec(mode, name="CartPole-v1", **options):
+    """Returns the environment `name` in the autoreset mode `mode`."""
+    return gymnasium.make_vec(f"gpuvec/{name}", num_envs=E, device="cpu", output="numpy", autoreset_mode=mode, **options)
+
+
+def make(mode, name="CartPole-v1", **options):
+    """Returns the environment wrapped for TorchRL."""
+    return GymWrapper(make_vec(mode, name, **options), device="cpu")
 
 
 for mode in ("Disabled", "SameStep"):
@@ -48,4 +60,18 @@ for mode in ("Disabled", "SameStep"):
     data.shutdown()
     assert frames == 4 * E * T
     assert episodes > 0
-print("evidence: `check_env_specs`; a `Collector` whose episodes end where CartPole ends, in both modes")
+
+    # A reward for each agent, (E, A), has no place in TorchRL's (E, 1). Their sum has, and so has each agent in a row.
+    check_env_specs(make(mode, "SimpleSpread-v0", reward="sum"))
+    rows = AgentRows(FlattenAgents(make_vec(mode, "SimpleSpread-v0")), device="cpu")
+    check_env_specs(rows)
+    assert rows.rollout(3)["next", "reward"].shape == (3 * E, 3, 1)
+    try:
+        check_env_specs(make(mode, "SimpleSpread-v0"))
+    except RuntimeError as error:
+        assert "Shape mismatch" in str(error), error  # noqa: PT017  # no test of pytest
+    else:
+        raise AssertionError("TorchRL takes rewards of each agent: the page says that it does not")
+print(
+    "evidence: `check_env_specs`, with many agents as well; a `Collector` whose episodes end where CartPole ends, in both modes"
+)

@@ -9,7 +9,8 @@
 The table is in docs/guides/clients.md. A check is a file `check_NAME.py` in this folder; a file with the name of the client
 would hide the client from `import`. A check is a small program that uses gpuvec with one client on the CPU and fails if that
 does not work. Inline script metadata (PEP 723) list its dependencies and, under [tool.client], the entries of the table. The
-lines "evidence: ..." and "lines: ..." that it prints are entries as well.
+lines "evidence: ..." and "lines: ..." that it prints are entries as well. A check that trains reports returns by `learning.py`,
+and is run with each of three seeds, in one thread, so that another machine has the same numbers.
 
 Packages come from the index that pip is configured for. The default torch for Linux includes CUDA's libraries, so torch is
 installed first and alone: PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS may name a place with the CPU build of the same version.
@@ -36,6 +37,7 @@ PAGE = ROOT / "docs/guides/clients.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 TORCH = "torch==2.13.0"
 TIME_LIMIT = 3600  # seconds; a check that takes longer does not end
+SEEDS = (1, 2, 3)  # of a check that trains
 
 
 class Client(NamedTuple):
@@ -165,10 +167,15 @@ def installed_versions(interpreter: str, client: Client) -> dict[str, str]:
     return {name: versions[name] for name in dict.fromkeys(names) if name in versions}
 
 
-def last_line(log: Path, prefix: str = "") -> str:
-    """Returns the last line of a `log` that begins with `prefix`, without the prefix."""
+def lines_of(log: Path, prefix: str = "") -> list[str]:
+    """Returns the lines of a `log` that begin with `prefix`, without the prefix; empty lines are left out."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    return next((line.removeprefix(prefix).strip() for line in reversed(lines) if line and line.startswith(prefix)), "")
+    return [line.removeprefix(prefix).strip() for line in lines if line and line.startswith(prefix)]
+
+
+def last_line(log: Path, prefix: str = "") -> str:
+    """Returns the last line of a `log` that begins with `prefix`, without the prefix; "" if there is none."""
+    return next(reversed(lines_of(log, prefix)), "")
 
 
 def run_check(client: Client, cache: Path, source: Path | None) -> dict[str, Any]:
@@ -193,21 +200,59 @@ def run_check(client: Client, cache: Path, source: Path | None) -> dict[str, Any
     if not interpreter:
         return {**result, "outcome": "not installed", "evidence": last_line(log, "ERROR:")}
     result["versions"] = installed_versions(interpreter, client)
-    environment = {**os.environ, "PYTHONPATH": "", "GPUVEC_CLIENT_SOURCE": str(source or "")}
-    with log.open("w") as file, tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            [interpreter, str(client.script)], stdout=file, stderr=subprocess.STDOUT, cwd=folder, env=environment
-        )
-        try:
-            status = process.wait(TIME_LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            status = process.wait()
-    if status:
-        return {**result, "outcome": "fails", "evidence": last_line(log)}
+    learned: list[tuple[str, float, float, str]] = []
+    for seed in SEEDS:
+        status = run_script(interpreter, client.script, log, source, seed)
+        if status:
+            return {**result, "outcome": "fails", "evidence": last_line(log)}
+        of_seed = [tuple(json.loads(line)) for line in lines_of(log, "learned:")]
+        learned += of_seed
+        if not of_seed:  # nothing in it depends on the seed
+            break
     lines = last_line(log, "lines:")
     result["lines"] = int(lines) if lines else client.lines
-    return {**result, "outcome": "works", "evidence": last_line(log, "evidence:")}
+    evidence = [text for text in (last_line(log, "evidence:"), *describe_returns(learned)) if text]
+    return {**result, "outcome": "works", "evidence": "; ".join(evidence), "learned": learned}
+
+
+def run_script(interpreter: str, script: Path, log: Path, source: Path | None, seed: int) -> int:
+    """Runs a check in a temporary folder and returns its exit status.
+
+    Args:
+        interpreter: of its virtual environment.
+        script: the check.
+        log: file to which it prints.
+        source: the folder of scripts that no package index has.
+        seed: of what it trains.
+    """
+    variables = {"PYTHONPATH": "", "GPUVEC_CLIENT_SOURCE": str(source or ""), "GPUVEC_CLIENT_SEED": str(seed)}
+    environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
+    with log.open("w") as file, tempfile.TemporaryDirectory() as folder:
+        command = [interpreter, str(script)]
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, cwd=folder, env=environment)
+        try:
+            return process.wait(TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def describe_returns(learned: list[tuple[str, float, float, str]]) -> list[str]:
+    """Returns what was learned as texts: means over the seeds, and the lowest and the highest return at last.
+
+    Args:
+        learned: what was trained, the mean return at first, the mean return at last, and after how many steps, of each seed.
+    """
+    texts = []
+    for what, when in dict.fromkeys((what, when) for what, _, _, when in learned):
+        of_what = [(first, last) for name, first, last, time in learned if (name, time) == (what, when)]
+        before, after = zip(*of_what, strict=True)
+        mean, low, high = sum(after) / len(after), min(after), max(after)
+        texts.append(
+            f"{what}: mean return {sum(before) / len(before):.0f} at first and {mean:.0f} ({low:.0f} to {high:.0f}) {when}, "
+            f"{len(after)} seeds"
+        )
+    return texts
 
 
 def verdict(result: dict[str, Any]) -> str:

@@ -112,12 +112,12 @@ def _train_policies(
             require_same_settings(checkpoint, policies, interrupted.path)
             return policies
 
-        print(f"restarted  {interrupted.path} continues", flush=True)
+        print_lines(f"restarted  {interrupted.path} continues")
         return _continue_run(
             interrupted.path, settings_of_run, sharding.deterministic_shards, log, checkpoint_every, episodes, live
         )  # fmt: skip
     if (launch := read_launch()) is not None and launch.restarts:
-        print("restarted  no run of this job has a checkpoint: the training begins again", flush=True)
+        print_lines("restarted  no run of this job has a checkpoint: the training begins again")
     policies = _chosen_policies(settings, algorithm, sharding)
     args = next(iter(policies.values()))
 

@@ -38,7 +38,9 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
     roles. `possible_agents` is in the order of the agents' indices. `agents` are the active ones, which the environment's
     function `active` determines after a reset and after each step. An agent that becomes inactive is terminated in that step
     and is no longer among `agents` afterwards. An agent that becomes active, for the first time or again, is among `agents`
-    from that step on: the step returns its observation, reward 0 and no end. Actions are always checked. Observations are
+    from that step on: the step returns its observation, reward 0 and no end. It has the name of its index, also if another
+    agent died there, such as an animal that is born in Predators: PettingZoo's `parallel_api_test` refuses a name that
+    returns, and `possible_agents` could not list a name for each birth. Actions are always checked. Observations are
     (D,) float32, and every step returns new arrays. If the roles have spaces of their own, each agent has those of its role.
 
     If agents take turns, those that wait are among `agents` as well. They pass an action, which means nothing, and are
