@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +37,8 @@ def test_a_client_check_pins_its_dependencies(script: Path) -> None:
     assert client.change
     assert all("==" in requirement for requirement in client.dependencies + client.without_dependencies)
     assert client.lines is not None or "lines: " in script.read_text()
-    assert "evidence: " in script.read_text()
+    assert "evidence: " in script.read_text() or "report(" in script.read_text()
+    assert ("SEED" in script.read_text()) == ("report(" in script.read_text())
 
 
 def test_versions_of_a_client_override_those_of_the_project() -> None:
@@ -77,6 +79,24 @@ def result(**changes: Any) -> dict[str, Any]:
 def test_a_row_states_whether_the_client_works(changes: dict[str, Any], verdict: str) -> None:
     row = run.table({"thing": result(**changes)}).splitlines()[2]
     assert row == f"| Thing, thing 1.2 | {verdict} | `wrap(envs)` | it learns | `python3 clients/run.py thing` |"
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_check_that_trains_runs_with_each_seed(trains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "check_thing.py"
+    report = 'report("PPO", 10 * SEED, 100 * SEED, "after 5 steps")' if trains else ""
+    path = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); from learning import SEED, report"
+    script.write_text(f"{path}\n{report}\nprint(f'evidence: seed {{SEED}}')\nassert SEED < 4\n")
+    monkeypatch.setattr(run, "FOLDER", tmp_path)
+    monkeypatch.setattr(run, "install", lambda *_: sys.executable)
+    monkeypatch.setattr(run, "installed_versions", lambda *_: {})
+    client = run.Client("thing", "Thing", [], [], "nothing", 0, "")
+    outcome = run.run_check(client, tmp_path, None)
+    assert outcome["outcome"] == "works"
+    learned = "; PPO: mean return 20 at first and 200 (100 to 300) after 5 steps, 3 seeds"
+    assert outcome["evidence"] == (f"seed 3{learned}" if trains else "seed 1")
+    monkeypatch.setattr(run, "SEEDS", (3, 4))
+    assert run.run_check(client, tmp_path, None)["outcome"] == ("fails" if trains else "works")
 
 
 def test_the_page_contains_the_results() -> None:
