@@ -112,7 +112,7 @@ def make_ddpg_case() -> Case:
         gradient_steps=1,
         batch_size=50_000,
         hidden=(32, 32),
-        theta=0.15,
+        normalize=False,
         learning_starts=0,
     )
     return Case("ddpg.pendulum.10000", "Pendulum-v1", args, ("collect", "store", "improve"))

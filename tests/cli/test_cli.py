@@ -332,7 +332,7 @@ def test_help_does_not_import_large_packages() -> None:
         ([], ["128 on a CPU, 4096 on a GPU", "262144 on a CPU, 8388608 on a GPU", "the environment's own", "no limit"]),
         (["--device", "cpu"], ["(default: 128)", "(default: 262144)"]),
         (["--env", "gpuvec/MountainCar-v0", "--device", "cpu"], ["low -1.2 high 0.45", "(default: 4194304)"]),
-        (["--env", "gpuvec/Pendulum-v1", "--algorithm", "ddpg"], ["(default: 64)", "(default: 200192)"]),
+        (["--env", "gpuvec/Pendulum-v1", "--algorithm", "ddpg"], ["(default: 64)", "(default: 409600)"]),
     ],
 )
 def test_help_shows_effective_defaults(

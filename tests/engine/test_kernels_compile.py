@@ -321,7 +321,7 @@ class TestElementwise:
             ("categorical", ((2, 3, 4), 0.5, True, False), ("logits", "mask", *OUTPUT_MEMBERS)),
             ("categorical", ((5,), 1.0, False, True), ("logits", "mask", *OUTPUT_MEMBERS)),
             ("gaussian", (2, True, True, False), ("mean", "log_std", *OUTPUT_MEMBERS)),
-            ("ornstein_uhlenbeck", (3, 0.15, 0.2, 1.0), ("mean", "noise", "episode_start", "low", "high", "action")),
+            ("ornstein_uhlenbeck", (3, 0.15, 0.2, 1.0, 2), ("mean", "noise", "episode_start", "low", "high", "action")),
         ],
     )
     def test_kernel_has_no_float64_and_no_local_memory(self, make, settings, members):

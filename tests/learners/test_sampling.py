@@ -214,6 +214,26 @@ class TestNoise:
         torch.testing.assert_close(noise, start - 0.2 * 0.5 * start + 0.3 * math.sqrt(0.5) * z, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(action, noise)
 
+    def test_the_first_iterations_draw_uniform_actions_without_noise(self, device):
+        noise, mean, ended, low, high = tensors(
+            device, np.ones((20_000, 2), np.float32), np.full((20_000, 2), 9.0, np.float32), np.zeros(20_000, bool),
+            np.float32([-1, 2]), np.float32([1, 6]),
+        )  # fmt: skip
+        for iteration in range(3):
+            (counter,) = tensors(device, np.int64(iteration))
+            action = sampler(device).ornstein_uhlenbeck(
+                mean, noise, ended, low, high, counter, 0, sigma=0.0, theta=0.0, uniform_iterations=2
+            )
+            assert not noise.any()
+            if iteration < 2:
+                uniform = ((action - low) / (high - low)).cpu().double()
+                assert (uniform.min(0).values < 1e-3).all()
+                assert (uniform.max(0).values > 1.0 - 1e-3).all()
+                assert (uniform.mean(0) - 0.5).abs().max() < 5 * math.sqrt(1 / 12 / 20_000)
+                assert (uniform.var(0) - 1 / 12).abs().max() < 5 * math.sqrt(1 / 180 / 20_000)
+                assert abs(float(torch.corrcoef(uniform.T)[0, 1])) < 5 / math.sqrt(20_000)
+        assert action.cpu().tolist() == [[1.0, 6.0]] * 20_000
+
     def test_variance_and_autocorrelation_are_those_of_the_process(self, device):
         noise, ended = tensors(device, np.zeros((20_000, 1), np.float32), np.zeros(20_000, bool))
         for t in range(60):

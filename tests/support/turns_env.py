@@ -33,7 +33,8 @@ class TurnsEnv(Wrapper):
         """Steps all environments."""
         agents = torch.arange(actions.shape[1], device=actions.device)
         moves = agents == self.time % len(agents)
-        obs, reward, terminated, truncated, infos = super().step(actions.where(moves, WAITING_ACTION), out)
+        is_moved = moves.view(*moves.shape, *[1] * (actions.dim() - 2))
+        obs, reward, terminated, truncated, infos = super().step(actions.where(is_moved, WAITING_ACTION), out)
         self.time.add_(1).masked_fill_((terminated | truncated).unsqueeze(1), 0)
         infos["agent_mask"].logical_and_(moves)
         return obs, reward, terminated, truncated, infos

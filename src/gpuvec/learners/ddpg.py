@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
-from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
+from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions
 from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.cuda_graphs.guard import LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
@@ -152,7 +152,7 @@ class DDPG(Policy):
             yield from update_normalizer(self.shard, self.network.normalizer, self.rows.obs[-1])
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
-        """Returns the policy's actions in step `t` plus noise, (R, K).
+        """Returns the policy's actions in step `t` plus noise, (R, K); before `learning_starts` uniformly distributed actions.
 
         The noise of an environment starts at 0 where `episode_start`, (E,) bool, is true.
         """
@@ -161,8 +161,9 @@ class DDPG(Policy):
         mean = network.act(network.actor, network.normalize_obs(self.rows.obs[t]))
         reset = episode_start.unsqueeze(1).expand(-1, self.agents_per_env).reshape(-1)
         action = self.sampler.ornstein_uhlenbeck(
-            mean, self.noise, reset, low, high, self.num_rollouts, t, sigma=args.sigma, theta=args.theta
-        )
+            mean, self.noise, reset, low, high, self.num_rollouts, t, sigma=args.sigma, theta=args.theta,
+            uniform_iterations=args.uniform_iterations,
+        )  # fmt: skip
         return network.unscale(action, out=self.action[t])
 
     def finish_rollout(self) -> None:
@@ -179,9 +180,7 @@ class DDPG(Policy):
     def store(self) -> Pooling[None]:
         """Adds the rollout to the replay buffer, and writes its metrics."""
         rows, args = self.rows, self.args
-        reward = rows.reward * args.reward_scale
-        returns = n_step_returns(rows.obs, reward, rows.terminated, rows.ended, rows.final_obs, args.gamma, args.n_step)
-        self.replay.add(Transitions(rows.obs[:-1], self.action, *returns, rows.mask))
+        self.replay.add_rollout(rows, self.action, rows.reward * args.reward_scale, args.gamma, args.n_step)
         sums = yield from pooled_sum(self.shard, self.episodes.add(rows.reward, rows.done, rows.mask).sum(1))
         self.metrics[: len(EPISODE_METRICS)] = episode_metrics(sums)
         if self.network.normalizer is not None:
@@ -257,19 +256,18 @@ class DDPG(Policy):
 
     def begin_update(self, iteration: int) -> tuple[Stage, ...]:
         """Returns the stages of `iteration`, counted from 0: without `improve` before `learning_starts`."""
-        if (iteration + 1) * self.args.steps_per_iteration < self.args.learning_starts:
+        if iteration + 1 < self.args.uniform_iterations:
             return (self.store,)
         return (self.store, self.improve_variants[iteration % len(self.improve_variants)])
 
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next iteration depends on, as nested dicts."""
-        transitions = {name: ring for name, ring in self.replay.transitions._asdict().items() if ring is not None}
         return {
             "network": self.network.state_dict(),
             "target_actor": self.target_actor.state_dict(), "target_critics": self.target_critics.state_dict(),
             "actor_optimizer": optimizer_state(self.actor_optimizer, self.actor),
             "critic_optimizer": optimizer_state(self.critic_optimizer, self.critics),
-            "replay": {**transitions, "position": self.replay.position, "size": self.replay.size},
+            "replay": self.replay.state_tensors(),
             "episodes": self.episodes._asdict(), "noise": self.noise, **super().state_tensors(),
         }  # fmt: skip
 

@@ -12,23 +12,32 @@ from gpuvec.learners.config.training_config import TrainingArgs
 class DDPGArgs(TrainingArgs):
     """Settings of `gpuvec.learners.ddpg`.
 
+    The defaults learn Pendulum-v1 and MountainCarContinuous-v0. They are the same on each device, because what is learned
+    depends on the number of gradient steps for each environment step, and with it on the number of environments.
+
     Raises:
         ValueError: a value out of its range; the message names it and what is allowed.
     """
 
-    num_steps: int = 4
+    num_envs: int | None = 64
+    """Number of environments, E."""
+    num_steps: int = 8
     """Steps of each environment per iteration, T."""
-    n_step: int = 1
-    """Rewards that are summed before the value of the critic is added, at most num_steps."""
+    num_iterations: int = 800
+    """Number of iterations, if total_steps is not given."""
+    normalize: bool = True
+    """Normalize observations by their running mean and standard deviation."""
+    n_step: int = 4
+    """Actions whose rewards are summed before the value of the critic is added, at most num_steps."""
     gamma: float = 0.99
     """Discount factor."""
     buffer_size: int = 1_000_000
     """Transitions in the replay buffer."""
-    learning_starts: int = 10_000
-    """Environment steps before the first update."""
+    learning_starts: int = 8192
+    """Environment steps before the first update, with uniformly distributed actions; rounded up to whole iterations."""
     gradient_steps: int = 8
     """Gradient steps per iteration."""
-    batch_size: int = 512
+    batch_size: int = 256
     """Transitions in a gradient step, at most buffer_size."""
     actor_learning_rate: float = 1e-3
     """Adam's step size for the policy."""
@@ -36,10 +45,10 @@ class DDPGArgs(TrainingArgs):
     """Adam's step size for the critics."""
     tau: float = 0.005
     """Step of the target networks towards the networks in an update, as a share of the difference."""
-    sigma: float = 0.1
+    sigma: float = 0.5
     """Standard deviation of the noise on actions, in half ranges of the action."""
-    theta: float = 1.0
-    """Share of the Ornstein-Uhlenbeck noise that decays in a step. With 1 steps are independent; the paper has 0.15."""
+    theta: float = 0.15
+    """Share of the Ornstein-Uhlenbeck noise that decays in a step, as in the paper. With 1 steps are independent."""
     critics: int = 1
     """Number of critics: 1, or 2, of which the lower value is used."""
     policy_delay: int = 1
@@ -68,3 +77,8 @@ class DDPGArgs(TrainingArgs):
             needed = f"an iteration, {self.steps_per_iteration} transitions"
             raise ValueError(f"buffer_size must hold {needed}, got {self.buffer_size}.")
         require("batch_size", f"at most buffer_size, {self.buffer_size}", self.batch_size <= self.buffer_size)
+
+    @property
+    def uniform_iterations(self) -> int:
+        """Number of the first iterations in which actions are uniformly distributed; the last one makes the first update."""
+        return -(-self.learning_starts // self.steps_per_iteration)

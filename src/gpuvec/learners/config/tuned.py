@@ -60,13 +60,9 @@ TUNED_SETTINGS = {
         cpu={"num_iterations": 256},
         gpu={"num_envs": 1024, "num_iterations": 306},
     ),
-    ("gpuvec/Pendulum-v1", "ddpg"): TunedSettings(
-        {"num_envs": 64, "num_steps": 4, "num_iterations": 782, "gradient_steps": 8, "batch_size": 256, "buffer_size": 200_000}
-    ),
-    ("gpuvec/MountainCarContinuous-v0", "ddpg"): TunedSettings(
-        {"num_envs": 256, "num_steps": 8, "num_iterations": 977, "n_step": 8, "gradient_steps": 8, "batch_size": 1024,
-         "sigma": 0.5, "theta": 0.15, "normalize": True}
-    ),
+    # The defaults of DDPG are those that suit these two.
+    ("gpuvec/Pendulum-v1", "ddpg"): TunedSettings({}),
+    ("gpuvec/MountainCarContinuous-v0", "ddpg"): TunedSettings({}),
     # All agents share a policy, so observations contain the agent's role, and its heading, without which it cannot steer.
     ("gpuvec/TagContinuous-v0", "ppo"): TunedSettings(
         {**TAG, "params": {"observe_self": True}},

@@ -15,7 +15,7 @@ import numpy as np
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction
-from gpuvec.random import Key, normal, unit, word
+from gpuvec.random import Key, normal, uniform, unit, word
 
 f32, i64, u32, u64, b1 = np.float32, np.int64, np.uint32, np.uint64, np.bool_
 DeviceKey: Any = Key  # of uint32, which are not int for mypy
@@ -146,7 +146,9 @@ def make_gaussian_draw(ops: MemoryOps, components: int, shared_std: bool, squash
     return draw
 
 
-def make_ornstein_uhlenbeck_draw(ops: MemoryOps, components: int, theta: float, sigma: float, dt: float) -> DeviceFunction:
+def make_ornstein_uhlenbeck_draw(
+    ops: MemoryOps, components: int, theta: float, sigma: float, dt: float, uniform_iterations: int
+) -> DeviceFunction:
     """Returns the function that adds Ornstein-Uhlenbeck noise to K components; with theta * dt = 1 it is white noise.
 
     Args:
@@ -155,21 +157,26 @@ def make_ornstein_uhlenbeck_draw(ops: MemoryOps, components: int, theta: float, 
         theta: rate at which the noise decays.
         sigma: standard deviation of the noise that a step of length 1 adds.
         dt: length of a step.
+        uniform_iterations: iterations below it draw uniformly distributed numbers, and leave the noise at 0.
     """
     load, store, (make_key, first_draw) = ops.load, ops.store, make_key_functions(ops)
-    draw_normal, decay, noise_std = device_function(normal), f32(theta * dt), f32(sigma * math.sqrt(dt))
+    draw_uniform, draw_normal = device_function(uniform), device_function(normal)
+    decay, noise_std, first_iteration = f32(theta * dt), f32(sigma * math.sqrt(dt)), i64(uniform_iterations)
 
     @inline_function
     def draw(b: Batch, row: int) -> None:
-        is_first = load(b.episode_start, row, b1)
+        is_first, is_uniform = load(b.episode_start, row, b1), load(b.iteration, 0, i64) < first_iteration
         for k in range(components):
-            index = row * components + k
-            noise = f32(0.0)
-            if not is_first:
-                noise = load(b.noise, index, f32)
-            noise += noise_std * f32(draw_normal(make_key(b, row), first_draw(b) + 2 * k)) - decay * noise
+            index, low, high = row * components + k, load(b.low, k, f32), load(b.high, k, f32)
+            key, number, noise = make_key(b, row), first_draw(b) + 2 * k, f32(0.0)
+            if is_uniform:
+                action = f32(draw_uniform(key, number, low, high))
+            else:
+                if not is_first:
+                    noise = load(b.noise, index, f32)
+                noise += noise_std * f32(draw_normal(key, number)) - decay * noise
+                action = load(b.mean, index, f32) + noise
             store(b.noise, index, noise, f32)
-            action = load(b.mean, index, f32) + noise
-            store(b.action, index, min(max(action, load(b.low, k, f32)), load(b.high, k, f32)), f32)
+            store(b.action, index, min(max(action, low), high), f32)
 
     return draw

@@ -149,6 +149,7 @@ class Sampler:
         sigma: float,
         theta: float = 0.15,
         dt: float = 1.0,
+        uniform_iterations: int = 0,
         out: Tensor | None = None,
     ) -> Tensor:
         """Returns `mean` plus noise (Uhlenbeck and Ornstein, 1930), clipped to `low` and `high`, (R, K).
@@ -162,6 +163,8 @@ class Sampler:
             sigma: standard deviation of the noise that a step of length 1 adds.
             theta: share of the noise that decays in a step of length 1; with theta * dt = 1 steps are independent.
             dt: length of a step.
+            uniform_iterations: while `iteration` is below it, actions are uniformly distributed from `low` to `high` instead,
+                and the noise remains 0.
             out: (R, K) float32, the tensor that is written; None for a new one.
 
         Raises:
@@ -173,7 +176,7 @@ class Sampler:
         expected: dict[str, Any] = dict.fromkeys(("mean", "noise", "action"), ((rows, components), torch.float32))
         expected |= dict.fromkeys(("low", "high"), ((components,), torch.float32))
         expected["episode_start"] = ((rows,), torch.bool)
-        settings = (components, float(theta), float(sigma), float(dt))
+        settings = (components, float(theta), float(sigma), float(dt), int(uniform_iterations))
         kernel = Elementwise("ornstein_uhlenbeck", (*members, *KEY_MEMBERS), make_ornstein_uhlenbeck_draw, settings)
         self._launch(kernel, members, expected, iteration, step, rows)
         return out
