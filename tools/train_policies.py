@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools.policy_card import Record, combine_curves, differences, read_card, write_card
 
-from benchmarks.cases.game_training import score_against_random
+from benchmarks.cases.game_training import score_against_opponents
 from benchmarks.cases.solve import Match, make_curve, with_evaluations
 from benchmarks.cases.tag_training import GAME
 from gpuvec.learners.config.tuned import find_tuned_settings, tuned
@@ -43,7 +43,7 @@ class PolicyTask(NamedTuple):
     env: str  # without "gpuvec/"
     algorithm: str = "ppo"
     params: Mapping[str, Any] = {}  # is not mutated
-    is_self_play: bool = False  # whether the result is the return against random moves
+    has_opponent: bool = False  # that wins or blocks at once, in half of the games of a training, and in those of the result
 
     def args(self, seed: int, device: str) -> Any:
         """Returns the settings of the training with a seed."""
@@ -55,10 +55,12 @@ class PolicyTask(NamedTuple):
         return {name: value for name, value in params.items() if name not in TRAINING_PARAMS}
 
     def command(self, seed: int, device: str) -> str:
-        """Returns the command that trains it."""
+        """Returns the command that trains it, or the call where it has an opponent."""
+        kind = device.partition(":")[0]
+        if self.has_opponent:
+            return f'train(tuned("gpuvec/{self.env}", "{kind}", seed={seed}), opponent=win_or_block)'
         algorithm = "" if self.algorithm == "ppo" else f" --algorithm {self.algorithm}"
         params = "".join(f" {name} {value}" for name, value in self.params.items())
-        kind = device.partition(":")[0]
         return f"gpuvec train --env gpuvec/{self.env}{algorithm} --device {kind} --seed {seed}" + (
             params and f" --params{params}"
         )
@@ -85,7 +87,7 @@ TASKS = {
         _tag("equal", 1.0, 1.0),
         _tag("fast-runners", 1.0, 2.0),
         PolicyTask("Breakout-v0", "Breakout-v0"),
-        PolicyTask("ConnectFour-v0", "ConnectFour-v0", is_self_play=True),
+        PolicyTask("ConnectFour-v0", "ConnectFour-v0", has_opponent=True),
         PolicyTask("SimpleSpread-v0", "SimpleSpread-v0"),
     )
 }
@@ -109,16 +111,18 @@ def train_seed(task: PolicyTask, seed: int, device: str) -> TrainedSeed:
         device: "cpu" or "cuda:<index>".
     """
     from gpuvec.learners.environments import policy_roles
+    from gpuvec.learners.evaluation.players import win_or_block
     from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
     from gpuvec.learners.training import train
 
     args = replace(task.args(seed, device).resolved(device), evaluate_params=task.file_params())
-    args = args if task.is_self_play else with_evaluations(args)
-    result = train(dict.fromkeys(policy_roles(args.env, args.params, task.algorithm), args))
+    args = args if task.has_opponent else with_evaluations(args)
+    policies = dict.fromkeys(policy_roles(args.env, args.params, task.algorithm), args)
+    result = train(policies, opponent=win_or_block if task.has_opponent else None)
     settings = {role: {**values, "params": task.file_params()} for role, values in result.checkpoint["args"].items()}
     policy = TrainedPolicy({**result.checkpoint, "args": settings}, device)
     returns = mean_returns(task, policy.networks, EVALUATION_SEED + seed, device)
-    curve = [] if task.is_self_play else [(steps, float(value)) for steps, _, value in make_curve(result.history)]
+    curve = [] if task.has_opponent else [(steps, float(value)) for steps, _, value in make_curve(result.history)]
     print(f"{task.name}, seed {seed}: {', '.join(f'{role} {value:.4g}' for role, value in returns.items())}", flush=True)
     return TrainedSeed(returns, curve, policy.to_bytes(), int(result.history[-1]["steps"]))
 
@@ -135,8 +139,8 @@ def mean_returns(task: PolicyTask, networks: Mapping[str, Any], seed: int, devic
     from gpuvec.learners.evaluation.players import policies_by_role
 
     match = Match(f"gpuvec/{task.env}", task.file_params(), EPISODES, seed, device)
-    if task.is_self_play:
-        return {"all": score_against_random(networks, match).value}
+    if task.has_opponent:
+        return {"all": score_against_opponents(networks, match).value}
     results = match.play(policies_by_role(networks))
     if len(results.roles) < 2:
         return {"all": float(results.returns.mean())}
@@ -167,7 +171,8 @@ def write_policy(task: PolicyTask, seeds: Sequence[int], device: str, folder: Pa
     record = Record(
         task.name, f"gpuvec/{task.env}", task.algorithm, task.file_params(), task.command(best, device), best, list(seeds),
         {role: [each.returns[role] for each in trained.values()] for role in trained[best].returns},
-        f"means of {EPISODES:,} episodes " + ("against random moves" if task.is_self_play else "of the most probable actions"),
+        f"means of {EPISODES:,} episodes "
+        + ("against an opponent that wins or blocks at once" if task.has_opponent else "of the most probable actions"),
         combine_curves([each.curve for each in trained.values()]), CURVE_MEASURE, trained[best].steps, describe_device(device),
         time.strftime("%Y-%m-%d"), {"gpuvec": gpuvec.__version__, "torch": torch.__version__},
         hashlib.sha256(trained[best].content).hexdigest(),

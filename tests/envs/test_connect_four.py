@@ -109,3 +109,57 @@ def test_no_agent_acts_in_the_step_that_resets(device):
         num_resets += int(awaits_reset.sum())
         awaits_reset = host(terminated).copy()
     assert num_resets > 64
+
+
+class TestWinsOrBlocks:
+    """The opponent against a search of all columns with the rules of the game, on boards of random play."""
+
+    @staticmethod
+    def completes(board: Any, column: int, piece: int) -> bool:
+        """Returns whether a piece in this column completes a line of four, on a board with rows from the top."""
+        row = max(y for y in range(6) if board[y, column] == 0)
+        for dy, dx in ((0, 1), (1, 0), (1, 1), (1, -1)):
+            count = 1
+            for sign in (1, -1):
+                y, x = row + sign * dy, column + sign * dx
+                while 0 <= y < 6 and 0 <= x < 7 and board[y, x] == piece:
+                    count, y, x = count + 1, y + sign * dy, x + sign * dx
+            if count >= 4:
+                return True
+        return False
+
+    def test_each_choice_wins_or_else_blocks_or_else_is_allowed(self, device: str) -> None:
+        torch = pytest.importorskip("torch")
+        from gpuvec.learners.evaluation.players import at_random, wins_or_blocks
+
+        env = make_envs("gpuvec_envs.connect_four:ENV", 300, device, output="torch", autoreset_mode="SameStep")
+        play, answer = at_random(1)(env), wins_or_blocks(2)(env)
+        obs, infos = env.reset(seed=3)
+        drawn = torch.zeros(7)
+        kinds = {"win": 0, "block": 0, "any": 0}
+        for _ in range(30):
+            mask, columns = infos["action_mask"], answer(obs, infos["action_mask"])
+            assert columns.shape == (300, 2)
+            for pieces, allowed, chosen in zip(*(x.cpu().flatten(0, 1) for x in (obs, mask, columns)), strict=True):
+                board, free = pieces[0].numpy() + 2 * pieces[1].numpy(), np.flatnonzero(allowed.numpy())
+                wins = [c for c in free if self.completes(board, c, 1)]
+                blocks = [c for c in free if self.completes(board, c, 2)]
+                kinds["win" if wins else "block" if blocks else "any"] += 1
+                assert int(chosen) in (wins or blocks or free)
+                drawn[int(chosen)] += 0.0 if wins or blocks else 1.0
+            obs, _, _, _, infos = env.step(play(obs, mask))
+        assert min(kinds.values()) > 100
+        assert drawn.min() > 0.5 * drawn.mean()  # no column is preferred
+
+    def test_it_beats_random_moves_and_draws_the_same_with_the_same_seed(self) -> None:
+        pytest.importorskip("torch")
+        from gpuvec.learners.evaluation.evaluate import run_episodes
+        from gpuvec.learners.evaluation.players import at_random, by_agent, wins_or_blocks
+
+        results = [
+            run_episodes("gpuvec/ConnectFour-v0", by_agent([wins_or_blocks(1), at_random(1)]), episodes=200, device="cpu")
+            for _ in range(2)
+        ]
+        assert float(results[0].returns[:, 0].mean()) > 0.8
+        assert (results[0].returns == results[1].returns).all()
+        assert (results[0].returns.sum(1) == 0).all()

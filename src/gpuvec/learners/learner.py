@@ -36,6 +36,13 @@ from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.stage_times import StageTimer, stage_clock, stage_name
 
 PolicyFactory = Callable[[PolicyContext], Policy]
+Opponent = Callable[..., Tensor]
+"""Returns actions (E, A, ...) for observations (E, A, ...), with action masks also for the mask, and for a `generator`.
+
+It plays one agent in each second environment of a training with one policy of all agents and one shard. The policy learns
+from what it does for the other agents there, and plays all agents elsewhere. A CUDA graph must be able to capture the function,
+so it draws from the generator alone.
+"""
 
 
 class Learner:
@@ -46,13 +53,20 @@ class Learner:
         env: the environment.
         policies: {role: function that makes its policy}, or {"all": ...} for one policy of all agents.
         shard: the part of the training to which the environment belongs; None for all of it.
+        opponent: as in `train`.
 
     Raises:
+        ValueError: an opponent where there are several policies, one agent, or roles with spaces of their own.
         OutOfMemoryError: the rollout, or what a policy stores, does not fit into the memory that is free.
     """
 
     def __init__(
-        self, args: TrainingArgs, env: TrainingEnv, policies: Mapping[str, PolicyFactory], shard: Shard | None = None
+        self,
+        args: TrainingArgs,
+        env: TrainingEnv,
+        policies: Mapping[str, PolicyFactory],
+        shard: Shard | None = None,
+        opponent: Opponent | None = None,
     ) -> None:
         self.args, self.env, self.iteration, self.shard = args, env, 0, shard or Shard()
         self.seconds = 0.0  # of training
@@ -71,7 +85,9 @@ class Learner:
         if self.shard.count == 1:
             for policy in self.policies.values():
                 policy.begin()
-        self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if ALL in self.policies else None
+        self._opponent, self._is_opponent = opponent, None if opponent is None else self._opponent_rows()
+        has_one_player = ALL in self.policies and opponent is None
+        self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if has_one_player else None
         self.on_action: Callable[[Any], None] | None = None
         """Called with the actions of each step before the environments take it, outside of fused rollouts; for recordings."""
         self._graphs: dict[Stage, CapturedGraph] | None = None
@@ -88,6 +104,15 @@ class Learner:
             observation, action, self.rollout.rows(agents), agents.per_env, self.rollout.max_truncations, role,
             critic_space_of_agent(self.env), self.shard,
         )  # fmt: skip
+
+    def _opponent_rows(self) -> Tensor:
+        """Returns, (E, A) bool, which agents an opponent plays: one in each second environment, each agent equally often."""
+        num_agents = self.rollout.num_agents
+        if ALL not in self.policies or num_agents is None or isinstance(self.action, dict):
+            raise ValueError("an opponent plays some agents of one policy that all agents share: train one policy for all.")
+        envs = torch.arange(self.env.num_envs, device=self.args.device).unsqueeze(1)
+        agents = torch.arange(num_agents, device=self.args.device)
+        return (envs % 2 == 0) & (envs // 2 % num_agents == agents)
 
     @property
     def env_metrics(self) -> Tensor:
@@ -119,6 +144,8 @@ class Learner:
                     if self.on_action is not None:
                         self.on_action(action)
                     self.rollout.step(t, action)
+                if self._is_opponent is not None:
+                    self.rollout.mask.logical_and_(~self._is_opponent)
                 self.rollout.update_rows()
             for policy in self.policies.values():
                 policy.finish_rollout()
@@ -131,7 +158,13 @@ class Learner:
         self.rollout.update_views(t)
         episode_start = self.rollout.episode_start[t]
         if ALL in self.policies:
-            return self.policies[ALL].act(t, episode_start).view_as(self.action)
+            action = self.policies[ALL].act(t, episode_start).view_as(self.action)
+            if self._opponent is None or self._is_opponent is None:
+                return action
+            rollout, generator = self.rollout, self.policies[ALL].generator
+            inputs = [rollout.obs[t], *([] if rollout.action_mask is None else [rollout.action_mask[t]])]
+            is_opponent = self._is_opponent.view(*self._is_opponent.shape, *[1] * (action.dim() - 2))
+            return torch.where(is_opponent, self._opponent(*inputs, generator=generator).to(action.dtype), action)
         for role, policy in self.policies.items():
             if isinstance(self.action, dict):
                 self.action[role].copy_(policy.act(t, episode_start).view_as(self.action[role]))

@@ -11,7 +11,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors, torch_settings
 from gpuvec.learners.environments import TrainingEnv, make_env, resolve_args
 from gpuvec.learners.iterations import Ending, Iterations, OnIteration
-from gpuvec.learners.learner import Learner
+from gpuvec.learners.learner import Learner, Opponent
 from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, policy_factories, shared_settings
 from gpuvec.learners.shards.averaging_learner import AveragingLearner
 from gpuvec.learners.shards.join import join_processes
@@ -55,6 +55,7 @@ def train(
     shards: int | None = None,
     deterministic_shards: bool = True,
     sync: Sync = "gradient",
+    opponent: Opponent | None = None,
 ) -> Result:
     """Trains until `args.total_steps`, until an evaluation reaches `args.target_return`, or until `on_iteration` returns True.
 
@@ -63,31 +64,27 @@ def train(
     and nan in other iterations. Their time is not in `seconds`, and their steps are not in `steps`.
 
     On a GPU the metrics of an iteration are read while the next one runs, unless the iteration is evaluated or `exact_at`
-    requires the state after it. The results are the same.
-
-    Tensors that are created while it runs, also by `body` and `on_iteration`, are float32 by default.
-
-    Processes that torchrun started train together, each with a part of the environments, and each returns the result.
+    requires the state after it. The results are the same. Tensors that are created meanwhile, also by `body` and
+    `on_iteration`, are float32 by default. Processes that torchrun started train together, each with a part of the
+    environments, and each returns the result.
 
     Args:
         args: the settings, whose class determines the algorithm; for several policies {role: settings, or an opponent}.
         on_iteration: called with the learner and the metrics of each iteration, in their order. If it returns True, the
-            training ends, which `ended_by` of the result says; an iteration that was launched before is finished and reported.
-            Of several processes the first one decides, at the next iteration of which `exact_at` is true.
+            training ends, as `ended_by` says; an iteration that was launched before is finished and reported. Of several
+            processes the first one decides, at the next iteration of which `exact_at` is true.
         checkpoint: the state to continue from, of the same environment, algorithms and networks; other settings may differ.
-        body: makes the network, see `networks.actor_critic`, and for DDPG `networks.deterministic`; None for the default. With
-            several policies {role: body}.
-        on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when the training begins to wait, and with "" when
-            the wait ends.
+        body: makes the network, see `networks.actor_critic` and, for DDPG, `networks.deterministic`; or {role: body}.
+        on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when a wait begins, and with "" when it ends.
         exact_at: called with k after iteration k was launched; returns whether `on_iteration` must get the learner in the state
-            after that iteration, for example for a checkpoint. Otherwise the learner may be one iteration ahead of the metrics,
-            and `learner.iteration` is metrics["iteration"] + 1. By default each iteration is exact if there is an
-            `on_iteration`.
+            after that iteration, as for a checkpoint. Otherwise the learner may be one iteration ahead of the metrics, and
+            `learner.iteration` be metrics["iteration"] + 1. By default each one is exact if there is an `on_iteration`.
         shards: the number of parts of the environments that are computed by themselves. The results are equal bit for bit for
             any number of processes that divides it. None for 8 with torchrun, and for 1 without.
-        deterministic_shards: whether the parts are added in a fixed order. Otherwise each process has one part, and the order
-            is that of the library, which is faster with large networks.
+        deterministic_shards: whether the parts are added in a fixed order. Otherwise each process has one part, and a library
+            adds them, which is faster with large networks.
         sync: as in `Sharding`: what processes exchange, gradients in each update or means of copies after each iteration.
+        opponent: plays one agent in each second environment, such as `players.win_or_block`, see `learner.Opponent`.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
@@ -108,7 +105,7 @@ def train(
         shared = shared_settings(configs)
         stack.enter_context(torch_settings(device, shared.threads))
         with phase(on_phase, f"compiling {shared.env}"):
-            learner = stack.enter_context(open_learner(configs, body, num_shards, processes, sync))
+            learner = stack.enter_context(open_learner(configs, body, num_shards, processes, sync, opponent))
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
             iterations = Iterations(shared, learner, on_iteration, exact_at, processes)
@@ -153,6 +150,7 @@ def open_learner(
     num_shards: int = 1,
     processes: Processes | None = None,
     sync: Sync = "gradient",
+    opponent: Opponent | None = None,
 ) -> Iterator[Learner]:
     """Makes the environments of the shards of this process, and the learner that `train` iterates.
 
@@ -163,7 +161,7 @@ def open_learner(
         body: as in `train`.
         num_shards: the number of shards of all processes.
         processes: the processes of the training; None for this one alone.
-        sync: as in `train`.
+        sync, opponent: as in `train`.
 
     Yields:
         The learner.
@@ -174,6 +172,8 @@ def open_learner(
         LostProcessError: another process ended.
     """
     args, processes = shared_settings(configs), processes or Processes()
+    if opponent is not None and num_shards > 1:
+        raise ValueError(f"an opponent plays in trainings with one shard, not {num_shards}: pass shards=1.")
     with ExitStack() as stack:
         envs = [
             stack.enter_context(closing(make_training_env(args, (args.num_envs or 1) // num_shards)))
@@ -181,7 +181,7 @@ def open_learner(
         ]
         factories = policy_factories(configs, envs[0], body)
         if num_shards == 1:
-            learner = Learner(args, envs[0], factories)
+            learner = Learner(args, envs[0], factories, opponent=opponent)
         elif sync == "iteration":
             learner = AveragingLearner(args, envs[0], factories, processes)
         else:

@@ -1,8 +1,9 @@
-"""Players, which act in an evaluation: a policy, random actions, or one player for each role."""
+"""Players, which act in an evaluation: a policy, random actions, a simple opponent, or one player for each role or agent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Protocol, cast
 
@@ -170,6 +171,75 @@ def _draw_allowed(action_mask: Tensor, space: gym.Space[Any], generator: torch.G
     if not isinstance(space, gym.spaces.MultiDiscrete):
         return uniform.argmax(-1)
     return torch.stack([component.argmax(-1) for component in uniform.split(space.nvec.tolist(), -1)], -1)
+
+
+def wins_or_blocks(seed: int = 0) -> Player:
+    """Returns a player of ConnectFour and of games alike that wins at once if it can, or else blocks a line of four at once.
+
+    Without either it draws an allowed column. It looks no further, and so meets two threats at the same time helplessly.
+
+    Args:
+        seed: of the columns that are drawn.
+    """
+
+    def player(envs: TrainingEnv) -> Act:
+        generator = torch.Generator(envs.device).manual_seed(seed)
+        return partial(win_or_block, generator=generator)
+
+    return player
+
+
+def win_or_block(obs: Tensor, action_mask: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Returns columns, (...): one that completes a line of four, or else one where the other would, or else any allowed one.
+
+    It is also the function of a `Scripted` opponent.
+
+    Args:
+        obs: (..., 2, H, W): the player's own pieces and those of the other, which fall to the last row.
+        action_mask: (..., W) bool: columns that are not full.
+        generator: of the draw among equally good columns; None for torch's global one.
+    """
+    pieces = obs > 0
+    is_empty = ~pieces.any(-3)
+    is_supported = torch.nn.functional.pad(~is_empty, (0, 0, 0, 1), value=True)[..., 1:, :]
+    ends_line = _completes_line(pieces) & (is_empty & is_supported).unsqueeze(-3)
+    wins, blocks = ends_line.any(-2).unbind(-2)  # (..., W)
+    choices = action_mask
+    for better in (blocks, wins):
+        choices = torch.where(better.any(-1, keepdim=True), better, choices)
+    return torch.rand(choices.shape, generator=generator, device=obs.device).masked_fill_(~choices, -1.0).argmax(-1)
+
+
+def _completes_line(pieces: Tensor) -> Tensor:
+    """Returns, (..., H, W) bool, at which cells another piece would complete a line of four `pieces`, (..., H, W) bool."""
+    height, width = pieces.shape[-2:]
+    padded, completes = torch.nn.functional.pad(pieces, (3, 3, 3, 3)), torch.zeros_like(pieces)
+    for dy, dx in ((0, 1), (1, 0), (1, 1), (1, -1)):
+        neighbors = {
+            k: padded[..., 3 + k * dy : 3 + k * dy + height, 3 + k * dx : 3 + k * dx + width] for k in range(-3, 4) if k
+        }
+        for first in range(-3, 1):
+            others = [neighbors[k] for k in range(first, first + 4) if k]
+            completes |= others[0] & others[1] & others[2]
+    return completes
+
+
+def by_agent(players: Sequence[Player]) -> Player:
+    """Returns a player in which each agent is played by another one.
+
+    Args:
+        players: that of each agent; all get the observations of all agents.
+    """
+
+    def player(envs: TrainingEnv) -> Act:
+        acts = [one(envs) for one in players]
+
+        def act(*inputs: Tensor) -> Tensor:
+            return torch.stack([act(*inputs)[:, agent] for agent, act in enumerate(acts)], 1)
+
+        return act
+
+    return player
 
 
 class RoleView:
