@@ -106,6 +106,7 @@ class Goal(NamedTuple):
         params: parameters of the environment that are not its defaults, in the training and for the score.
         compare: figures of the final policy beside its metrics.
         num_envs: the number of environments; None for the tuned one.
+        opponent: the function in `players` that plays some agents in the training and the opponent in the score; "" for none.
     """
 
     env: str
@@ -116,12 +117,14 @@ class Goal(NamedTuple):
     params: Mapping[str, Any] = {}  # is not mutated
     compare: Comparison | None = None
     num_envs: int | None = None
+    opponent: str = ""
 
     @property
     def task(self) -> str:
-        """Name of the environment, with the parameters that are not its defaults and a number of environments."""
-        params = (name if value is True else f"{name}={value}" for name, value in self.params.items())
-        return ".".join((self.env, *params, *([] if self.num_envs is None else [str(self.num_envs)])))
+        """Name of the environment, with parameters that are not its defaults, a number of environments and the opponent."""
+        parts = [name if value is True else f"{name}={value}" for name, value in self.params.items()]
+        parts += [] if self.num_envs is None else [str(self.num_envs)]
+        return ".".join((self.env, *parts, *([f"against_{self.opponent}"] if self.opponent else [])))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -234,18 +237,20 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
     """Trains and evaluates; `task` is a goal, a seed and a device."""
     from gpuvec.engine.backends.device import parse_device
     from gpuvec.learners.environments import policy_roles
+    from gpuvec.learners.evaluation import players
     from gpuvec.learners.training import train
 
     goal, seed, device = task
     device, env = str(parse_device(device)), f"gpuvec/{goal.env}"
     args = tuned(env, device, goal.algorithm, seed=seed, **goal.settings).resolved(device)
     roles = policy_roles(env, args.params, goal.algorithm)
+    opponent = getattr(players, goal.opponent) if goal.opponent else None
     if goal.num_scores:
         scores = ScoreCurve(goal, args.iterations, 2000 + seed, device)
-        result = train(dict.fromkeys(roles, args), on_iteration=scores, exact_at=scores.is_scored)
+        result = train(dict.fromkeys(roles, args), on_iteration=scores, exact_at=scores.is_scored, opponent=opponent)
         curve = scores.points
     else:
-        result = train(dict.fromkeys(roles, with_evaluations(args)))
+        result = train(dict.fromkeys(roles, with_evaluations(args)), opponent=opponent)
         curve = make_curve(result.history)
     match = goal.match(1000, 1000 + seed, device)
     score = goal.score(result.networks, match)

@@ -70,6 +70,7 @@ BENCHMARKS = (
     Benchmark("time_to_return", 420, ("--to", "{to}/time_to_return.csv")),
     Benchmark("solve", 480, ("--parallel", "6", "--to", "{to}/solve.csv")),
     Benchmark("game_training", 300, ("--parallel", "6", "--to", "{to}/game_training.csv")),
+    Benchmark("baselines", 300, ("--to", "{to}/baselines.csv")),
     Benchmark("tag_training", 300),
     Benchmark("live_view", 420),
     Benchmark("multi_gpu", 160, folder="."),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import io
+import json
 import os
 import re
 import sys
@@ -13,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 from field_comments import comments_of
 from PIL import Image
-from repository_pages import ENVIRONMENTS, GENERATED, PAGES, keep
+from repository_pages import ENVIRONMENTS, GENERATED, PAGES, ROOT, keep
 
 from gpuvec.drawing.canvas import Canvas
 from gpuvec.random import Key
@@ -104,9 +106,45 @@ def page(spec: Any, code: str) -> str:
         lines += [f"## {name}", text[0].upper() + text[1:]]
         if name == "Parameters":
             lines.append("\n".join(table))
+    if played := play_table(spec.id.rpartition("/")[2]):
+        lines += ["## Play without learning", played]
+        lines.append("`benchmarks/cases/baselines.py` computes these scores, with 95 % confidence intervals over five seeds.")
     lines += [f"<details><summary>The whole file, <code>{Path(code).name}</code></summary>"]
     lines += [f"```{{literalinclude}} {code}\n:language: python\n```", "</details>"]
     return "\n\n".join(lines) + "\n"
+
+
+def play_table(name: str = "") -> str:
+    """How well play without learning, and trained policies, score in an environment; "" if it was not measured.
+
+    Args:
+        name: of the environment; "" for a table of all.
+    """
+    with (ROOT / "benchmarks/results/baselines.csv").open(newline="") as file:
+        plays = [play for play in csv.DictReader(file) if name in ("", play["task"].partition(".")[0])]
+    rows = ["| game | play | score | |", "| --- | --- | --- | --- |"] if plays else []
+    for task in dict.fromkeys(play["task"] for play in plays):
+        of_task = [play for play in plays if play["task"] == task]
+        game, details = task.replace(".", ", "), f"the score is the {of_task[0]['measure']}"
+        for play in of_task:
+            details = "; ".join(filter(None, (play["details"], details)))
+            rows.append(f"| {game} | {play['play']} | {play['mean']} ± {play['half_width']} | {details} |")
+            game = details = ""
+        rows += [f"| | trained with tuned settings | {trained} | |" for trained in trained_scores(task)]
+    return "\n".join(rows)
+
+
+def trained_scores(task: str) -> list[str]:
+    """The score of trainings in the latest record that has it, with the lowest of all seeds; none if there is none."""
+    records = (json.loads(file.read_text()) for file in sorted((ROOT / "gpu-results").glob("*.json")))
+    figures = sorted(
+        ((r["date"], r["figures"]) for r in records if f"game_training.{task}.ppo.mean" in r["figures"]),
+        key=lambda pair: pair[0],
+    )
+    if not figures:
+        return []
+    mean, lowest, passed = (figures[-1][1][f"game_training.{task}.ppo.{name}"] for name in ("mean", "lowest", "passed"))
+    return [f"{mean['value']:.4g}, the lowest of {passed['details']['seeds']} seeds {lowest['value']:.4g}"]
 
 
 def table() -> str:
@@ -129,6 +167,7 @@ def write(app: Any) -> None:
         keep(place, page(spec, os.path.relpath(file, place.parent)))
         keep(place.with_suffix(".png"), picture(load_env(spec.kwargs["env"])))
     keep(GENERATED / "environments.txt", table())
+    keep(GENERATED / "baselines.txt", play_table())
 
 
 def setup(app: Any) -> dict[str, bool]:
