@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools.policy_card import Record, combine_curves, differences, read_card, write_card
 
 from benchmarks.cases.game_training import score_against_opponents
-from benchmarks.cases.solve import Match, make_curve, with_evaluations
+from benchmarks.cases.solve import Match, make_curve, with_decreasing_entropy, with_evaluations
 from benchmarks.cases.tag_training import GAME
 from gpuvec.learners.config.tuned import find_tuned_settings, tuned
 from gpuvec.policies import FOLDER, SUFFIX
@@ -58,7 +58,8 @@ class PolicyTask(NamedTuple):
         """Returns the command that trains it, or the call where it has an opponent."""
         kind = device.partition(":")[0]
         if self.has_opponent:
-            return f'train(tuned("gpuvec/{self.env}", "{kind}", seed={seed}), opponent=win_or_block)'
+            table = with_decreasing_entropy(self.args(seed, device).resolved(device)).ent_coef_table
+            return f'train(tuned("gpuvec/{self.env}", "{kind}", seed={seed}, ent_coef_table={table}), opponent=win_or_block)'
         algorithm = "" if self.algorithm == "ppo" else f" --algorithm {self.algorithm}"
         params = "".join(f" {name} {value}" for name, value in self.params.items())
         return f"gpuvec train --env gpuvec/{self.env}{algorithm} --device {kind} --seed {seed}" + (
@@ -116,7 +117,7 @@ def train_seed(task: PolicyTask, seed: int, device: str) -> TrainedSeed:
     from gpuvec.learners.training import train
 
     args = replace(task.args(seed, device).resolved(device), evaluate_params=task.file_params())
-    args = args if task.has_opponent else with_evaluations(args)
+    args = with_decreasing_entropy(args) if task.has_opponent else with_evaluations(args)
     policies = dict.fromkeys(policy_roles(args.env, args.params, task.algorithm), args)
     result = train(policies, opponent=win_or_block if task.has_opponent else None)
     settings = {role: {**values, "params": task.file_params()} for role, values in result.checkpoint["args"].items()}

@@ -190,6 +190,17 @@ def with_evaluations(args: TrainingArgs) -> TrainingArgs:
     return replace(args, evaluate_every=max(1, args.iterations // POINTS))
 
 
+def with_decreasing_entropy(args: TrainingArgs) -> TrainingArgs:
+    """Returns settings, resolved, whose entropy bonus falls to a fifth, for trainings against an opponent.
+
+    A policy that plays both sides alone needs the bonus to meet positions of other players.
+    """
+    from gpuvec.learners.config.training_config import OnPolicyArgs
+
+    assert isinstance(args, OnPolicyArgs), "DDPG has no entropy"
+    return replace(args, ent_coef_table=((0, args.ent_coef), (args.total_steps or 0, args.ent_coef / 5)))
+
+
 def first_steps(history: Sequence[Mapping[str, float]], name: str, bar: float) -> float:
     """Returns the env steps after which the metric `name`, the mean of all roles, was first at the `bar`; nan if it was not."""
     steps = (metrics["steps"] for metrics in history if mean_of_roles(metrics, name) >= bar)
@@ -245,6 +256,7 @@ def solve(task: tuple[Goal, int, str]) -> Solution:
     args = tuned(env, device, goal.algorithm, seed=seed, **goal.settings).resolved(device)
     roles = policy_roles(env, args.params, goal.algorithm)
     opponent = getattr(players, goal.opponent) if goal.opponent else None
+    args = with_decreasing_entropy(args) if goal.opponent else args
     if goal.num_scores:
         scores = ScoreCurve(goal, args.iterations, 2000 + seed, device)
         result = train(dict.fromkeys(roles, args), on_iteration=scores, exact_at=scores.is_scored, opponent=opponent)

@@ -110,9 +110,9 @@ def count_decimals(value: float) -> int:
 
 
 def command_of(goal: Goal) -> str:
-    """Returns the command that trains as a goal does, or the call if it has an opponent."""
+    """Returns the command that trains as a goal does, which is the benchmark itself if it has an opponent."""
     if goal.opponent:
-        return f'train(tuned("gpuvec/{goal.env}"), opponent={goal.opponent})'
+        return f"python benchmarks/cases/game_training.py --only {goal.env}"
     options = [] if goal.algorithm == "ppo" else [f"--algorithm {goal.algorithm}"]
     if goal.num_envs is not None:
         options.append(f"--num-envs {goal.num_envs}")

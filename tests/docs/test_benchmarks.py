@@ -393,7 +393,7 @@ class TestTrainingTable:
         assert text.startswith("Before.\n<!-- trainings of game_training -->\n| command |")
         assert text.endswith("<!-- end of game_training -->\nAfter 5.\n")
         assert "an old table" not in text
-        rows = [line for line in text.splitlines() if line.startswith(("| `gpuvec train", "| `train("))]
+        rows = [line for line in text.splitlines() if line.startswith(("| `gpuvec train", "| `python bench"))]
         assert len(rows) == len(game_training.GOALS) == 8
         assert [row for row in rows if "not measured" not in row] == [rows[1], rows[6]]
         of, negotiation = "h200.json game_training.SimpleSpread-v0.ppo", "h200.json game_training.RICE-N-v0.negotiation.ppo"

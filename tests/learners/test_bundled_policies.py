@@ -78,7 +78,9 @@ def test_each_task_has_an_environment_and_settings(name: str) -> None:
     assert args.params.items() >= task.file_params().items() >= dict(task.params).items()
     assert not {"low", "high"} & task.file_params().keys()
     command = f"gpuvec train --env gpuvec/{task.env} "
-    call = f'train(tuned("gpuvec/{task.env}", "cpu", seed=3), opponent=win_or_block)'
+    call = (
+        f'train(tuned("gpuvec/{task.env}", "cpu", seed=3, ent_coef_table=((0, 0.05), (1310720, 0.01))), opponent=win_or_block)'
+    )
     assert (task.command(3, "cpu") == call) if task.has_opponent else task.command(3, "cpu").startswith(command)
 
 

@@ -208,7 +208,7 @@ class TestAgentsThatLeave:
 
     @pytest.mark.slow
     def test_steps_of_inactive_agents_are_stored_with_their_mask(self) -> None:
-        ddpg = learner(**self.TAG, n_step=3)
+        ddpg = learner(**self.TAG, n_step=3, learning_starts=0, sigma=0.1, theta=1.0)
         ddpg.collect()
         ddpg.policy.store()
         replay, r = ddpg.policy.replay.transitions, ddpg.policy.rows

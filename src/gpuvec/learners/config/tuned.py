@@ -38,8 +38,7 @@ TAG: dict[str, Any] = {
 WIDE_INITIAL_STATES: dict[str, Any] = {"params": {"low": -1.0, "high": 1.0}}
 # From initial positions in the whole valley random actions reach the goal in some episodes; from the default ones they do not.
 WHOLE_VALLEY: dict[str, Any] = {"normalize": True, "params": {"low": -1.2, "high": 0.45}}
-# One policy plays both sides of a game of two. With a large entropy bonus it meets many positions, also those of other players;
-# towards the end of a long training it shall play as well as it can.
+# One policy plays both sides of a game of two. With a large entropy bonus it meets many positions, also those of other players.
 SELF_PLAY: dict[str, Any] = {
     "hidden": (128,), "activation": "relu", "learning_rate": 1e-3, "ent_coef": 0.05, "num_minibatches": 8,
 }  # fmt: skip
@@ -95,9 +94,8 @@ TUNED_SETTINGS = {
     ),
     ("gpuvec/ConnectFour-v0", "ppo"): TunedSettings(
         SELF_PLAY,
-        cpu={"num_envs": 256, "num_iterations": 100},
-        gpu={"num_envs": 4096, "num_iterations": 320, "num_minibatches": 16, "hidden": (128, 128),
-             "ent_coef_table": ((0, 0.05), (42_000_000, 0.005))},
+        cpu={"num_envs": 256, "num_iterations": 160},
+        gpu={"num_envs": 4096, "num_iterations": 320, "num_minibatches": 16, "hidden": (128, 128)},
     ),
     # A policy of all animals learns what sheep do, which are many, and its wolves look for grass. A wolf eats a sheep that it
     # sees within a few steps or not at all.
