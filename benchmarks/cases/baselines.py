@@ -54,7 +54,7 @@ class Game(NamedTuple):
     """A game, and the ways to play it.
 
     Attributes:
-        task: the environment, with the parameters that are not its defaults.
+        task: the environment, with the parameters that are not its defaults and the opponent, as in `Goal.task`.
         params: these parameters.
         measure: what the score is.
         score: returns the score of a player.
@@ -411,8 +411,8 @@ GAMES = (
         with_rule(listener_plays, "speaker says the goal, listener goes there", rule(speak_and_listen)),
     ),
     Game(
-        "ConnectFour-v0", "mean return against an opponent that wins or blocks at once", score_connect_four, connect_four_plays,
-        trained="ConnectFour-v0",
+        "ConnectFour-v0.against_win_or_block", "mean return against an opponent that wins or blocks at once",
+        score_connect_four, connect_four_plays, trained="ConnectFour-v0",
     ),
     Game(
         "Predators-v0", "sheep that wolves eat in 100 steps", score_hunt,

@@ -125,7 +125,7 @@ def play_table(name: str = "") -> str:
     rows = ["| game | play | score | |", "| --- | --- | --- | --- |"] if plays else []
     for task in dict.fromkeys(play["task"] for play in plays):
         of_task = [play for play in plays if play["task"] == task]
-        game, details = task.replace(".", ", "), f"the score is the {of_task[0]['measure']}"
+        game, details = task.replace(".", ", ").replace("_", " "), f"the score is the {of_task[0]['measure']}"
         for play in of_task:
             details = "; ".join(filter(None, (play["details"], details)))
             rows.append(f"| {game} | {play['play']} | {play['mean']} ± {play['half_width']} | {details} |")
