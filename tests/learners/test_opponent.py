@@ -70,6 +70,23 @@ def test_an_opponent_needs_agents_that_one_policy_plays_and_one_shard() -> None:
         train(PPOArgs(**SMALL), shards=2, opponent=last_allowed)
 
 
+def test_an_evaluation_is_against_the_opponent_and_changes_nothing() -> None:
+    """The returns of both players add up to 0: without the opponent they cancel, and an untrained policy loses to it."""
+    seconds = ("seconds", "steps_per_second", "gpu_memory")
+    every: dict[str, Any] = {**SMALL, "evaluate_every": 1, "evaluate_episodes": 6, "num_iterations": 2}
+    alone = train(PPOArgs(**every))
+    assert [row["eval_return"] for row in alone.history] == [0.0, 0.0]
+    beside, again = (train(PPOArgs(**every), opponent=win_or_block) for _ in range(2))
+    plain = train(PPOArgs(**{**every, "evaluate_every": None}), opponent=win_or_block)
+    assert beside.history[0]["eval_return"] < -0.5
+    assert [row["eval_return"] for row in beside.history] == [row["eval_return"] for row in again.history]
+    for one, other in zip(beside.history, plain.history, strict=True):
+        assert {k: repr(one[k]) for k in other if k not in seconds} == {
+            k: repr(x) for k, x in other.items() if k not in seconds
+        }
+    assert all(map(torch.equal, beside.network.parameters(), plain.network.parameters()))
+
+
 @pytest.mark.gpu
 def test_captured_trainings_against_an_opponent_equal_eager_ones(gpu: str) -> None:
     results = []

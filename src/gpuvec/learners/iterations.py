@@ -52,7 +52,7 @@ class Iterations:
         self._reads_late = reads_late(args.device)
         # One process evaluates, and all have its numbers, so that they agree on the end of the training.
         has_evaluator = args.evaluate_every is not None and self._processes.rank == 0
-        self._evaluator = Evaluator(args, learner.policies) if has_evaluator else None
+        self._evaluator = Evaluator(args, learner.policies, learner.opponent) if has_evaluator else None
 
     def run(self) -> list[dict[str, float]]:
         """Iterates until the end of the training, and returns the metrics of each iteration."""

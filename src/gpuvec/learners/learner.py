@@ -85,7 +85,7 @@ class Learner:
         if self.shard.count == 1:
             for policy in self.policies.values():
                 policy.begin()
-        self._opponent, self._is_opponent = opponent, None if opponent is None else self._opponent_rows()
+        self.opponent, self._is_opponent = opponent, None if opponent is None else self._opponent_rows()
         has_one_player = ALL in self.policies and opponent is None
         self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if has_one_player else None
         self.on_action: Callable[[Any], None] | None = None
@@ -159,12 +159,12 @@ class Learner:
         episode_start = self.rollout.episode_start[t]
         if ALL in self.policies:
             action = self.policies[ALL].act(t, episode_start).view_as(self.action)
-            if self._opponent is None or self._is_opponent is None:
+            if self.opponent is None or self._is_opponent is None:
                 return action
             rollout, generator = self.rollout, self.policies[ALL].generator
             inputs = [rollout.obs[t], *([] if rollout.action_mask is None else [rollout.action_mask[t]])]
             is_opponent = self._is_opponent.view(*self._is_opponent.shape, *[1] * (action.dim() - 2))
-            return torch.where(is_opponent, self._opponent(*inputs, generator=generator).to(action.dtype), action)
+            return torch.where(is_opponent, self.opponent(*inputs, generator=generator).to(action.dtype), action)
         for role, policy in self.policies.items():
             if isinstance(self.action, dict):
                 self.action[role].copy_(policy.act(t, episode_start).view_as(self.action[role]))

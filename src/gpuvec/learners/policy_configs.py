@@ -7,7 +7,7 @@ from functools import partial
 
 from gpuvec.learners.algorithms import ALL, policy_class, policy_factory
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.environments import TrainingEnv, has_role_spaces, is_multi_agent
+from gpuvec.learners.environments import TrainingEnv, has_role_spaces, is_multi_agent, resolve_args
 from gpuvec.learners.learner import PolicyFactory
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
@@ -79,6 +79,19 @@ def shared_settings(configs: PolicyConfigs) -> TrainingArgs:
     if len(configs) > 1 and first.target_return is not None:
         raise ValueError("target_return is for one policy; with several give total_steps.")
     return first
+
+
+def resolve_configs(configs: PolicyConfigs, device: str) -> dict[str, PolicyConfig]:
+    """Returns policies whose settings have values for a device, see `resolve_args`; opponents have none.
+
+    Args:
+        configs: {role: policy}.
+        device: "cpu" or "cuda:<index>".
+
+    Raises:
+        ValueError, TypeError: as `resolve_args`.
+    """
+    return {role: resolve_args(each, device) if isinstance(each, TrainingArgs) else each for role, each in configs.items()}
 
 
 def require_roles(configs: PolicyConfigs, env: TrainingEnv) -> None:

@@ -9,10 +9,17 @@ from typing import Any, NamedTuple
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors, torch_settings
-from gpuvec.learners.environments import TrainingEnv, make_env, resolve_args
+from gpuvec.learners.environments import TrainingEnv, make_env
 from gpuvec.learners.iterations import Ending, Iterations, OnIteration
 from gpuvec.learners.learner import Learner, Opponent
-from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, policy_factories, shared_settings
+from gpuvec.learners.policy_configs import (
+    Bodies,
+    PolicyConfig,
+    PolicyConfigs,
+    policy_factories,
+    resolve_configs,
+    shared_settings,
+)
 from gpuvec.learners.shards.averaging_learner import AveragingLearner
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
@@ -59,14 +66,12 @@ def train(
 ) -> Result:
     """Trains until `args.total_steps`, until an evaluation reaches `args.target_return`, or until `on_iteration` returns True.
 
-    After every `args.evaluate_every` iterations the policies are evaluated, which changes nothing of the training: the metrics
-    `eval_return` and `eval_length` are the means of whole episodes that the present policies play in environments of their own,
-    and nan in other iterations. Their time is not in `seconds`, and their steps are not in `steps`.
+    After every `args.evaluate_every` iterations an evaluation, which changes nothing of the training and is not in `seconds`,
+    gives the metrics `eval_return` and `eval_length`, which are nan in other iterations, see `evaluation.evaluator`.
 
-    On a GPU the metrics of an iteration are read while the next one runs, unless the iteration is evaluated or `exact_at`
-    requires the state after it. The results are the same. Tensors that are created meanwhile, also by `body` and
-    `on_iteration`, are float32 by default. Processes that torchrun started train together, each with a part of the
-    environments, and each returns the result.
+    On a GPU the metrics of an iteration are read while the next one runs, unless it is evaluated or `exact_at` requires the
+    state after it. Tensors that are created meanwhile, also by `body` and `on_iteration`, are float32 by default. Processes
+    that torchrun started train together, each with a part of the environments, and each returns the result.
 
     Args:
         args: the settings, whose class determines the algorithm; for several policies {role: settings, or an opponent}.
@@ -77,12 +82,10 @@ def train(
         body: makes the network, see `networks.actor_critic` and, for DDPG, `networks.deterministic`; or {role: body}.
         on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when a wait begins, and with "" when it ends.
         exact_at: called with k after iteration k was launched; returns whether `on_iteration` must get the learner in the state
-            after that iteration, as for a checkpoint. Otherwise the learner may be one iteration ahead of the metrics, and
-            `learner.iteration` be metrics["iteration"] + 1. By default each one is exact if there is an `on_iteration`.
+            after it, and not one iteration ahead of the metrics. By default always if there is an `on_iteration`.
         shards: the number of parts of the environments that are computed by themselves. The results are equal bit for bit for
             any number of processes that divides it. None for 8 with torchrun, and for 1 without.
-        deterministic_shards: whether the parts are added in a fixed order. Otherwise each process has one part, and a library
-            adds them, which is faster with large networks.
+        deterministic_shards: whether parts are added in a fixed order; otherwise each process has one, which may be faster.
         sync: as in `Sharding`: what processes exchange, gradients in each update or means of copies after each iteration.
         opponent: plays one agent in each second environment, such as `players.win_or_block`, see `learner.Opponent`.
 
@@ -97,9 +100,7 @@ def train(
     setting = shared_settings(configs).device
     with join_processes(setting) as joined, ExitStack() as stack:
         device = process_device(setting)
-        configs = {
-            role: resolve_args(each, device) if isinstance(each, TrainingArgs) else each for role, each in configs.items()
-        }
+        configs = resolve_configs(configs, device)
         sharding = Sharding(shards, deterministic_shards, sync)
         processes, num_shards = divide(configs, sharding, 0 if checkpoint is None else checkpoint["iteration"], joined)
         shared = shared_settings(configs)
@@ -108,8 +109,7 @@ def train(
             learner = stack.enter_context(open_learner(configs, body, num_shards, processes, sync, opponent))
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
-            iterations = Iterations(shared, learner, on_iteration, exact_at, processes)
-            stack.callback(iterations.close)
+            iterations = stack.enter_context(closing(Iterations(shared, learner, on_iteration, exact_at, processes)))
         _iterate(shared, learner, iterations, on_phase)
         return make_result(configs, learner, iterations)
 

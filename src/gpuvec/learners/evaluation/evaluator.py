@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.checkpoint_fit import learning_policies
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import run_first_episodes
-from gpuvec.learners.evaluation.players import Draws, by_role, role_seed
+from gpuvec.learners.evaluation.players import Act, Draws, by_role, role_seed
 from gpuvec.learners.metric_names import EVAL_LENGTH, EVAL_RETURN
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy
@@ -29,12 +32,16 @@ class Evaluator:
     Args:
         args: the settings of the training, resolved.
         policies: {role: policy}, or {"all": ...} for one policy of all agents.
+        opponent: plays one agent in each environment, each agent equally often, whose returns do not count; as in
+            `training.train`, where it plays in each second environment. None for none.
 
     Raises:
         OutOfMemoryError: the environments do not fit into the memory that is free.
     """
 
-    def __init__(self, args: TrainingArgs, policies: Mapping[str, Policy]) -> None:
+    def __init__(
+        self, args: TrainingArgs, policies: Mapping[str, Policy], opponent: Callable[..., Tensor] | None = None
+    ) -> None:
         self._args, self._policies, self._draws = args, policies, Draws(args.device)
         self._envs = make_env(
             args.env, args.evaluate_episodes, args.evaluate_params,
@@ -43,6 +50,23 @@ class Evaluator:
         seed = stream_seed(args.seed, INTERMEDIATE_EVALUATION)
         players = {role: policy.player(role_seed(seed, role), self._draws) for role, policy in policies.items()}
         self._act = (players[ALL] if ALL in players else by_role(players))(self._envs)
+        self._generator = torch.Generator(args.device)  # of the opponent's draws
+        self._counted: Tensor | None = None  # (E, A) bool on the CPU: agents of the policy beside an opponent
+        if opponent is not None:
+            self._act = self._act_beside(opponent, self._act)
+
+    def _act_beside(self, opponent: Callable[..., Tensor], act: Act) -> Act:
+        """Returns a function that acts by `opponent` for one agent in each environment, and by `act` for the others."""
+        num_agents = self._envs.unwrapped.num_agents
+        is_opponent = torch.arange(num_agents) == torch.arange(self._envs.num_envs).unsqueeze(1) % num_agents
+        self._counted, is_opponent = ~is_opponent, is_opponent.to(self._envs.device)
+
+        def act_beside(*inputs: Tensor) -> Tensor:
+            actions = act(*inputs)
+            mask = is_opponent.view(*is_opponent.shape, *[1] * (actions.dim() - 2))
+            return torch.where(mask, opponent(*inputs, generator=self._generator).to(actions.dtype), actions)
+
+        return act_beside
 
     def evaluate(self, iteration: int) -> dict[str, float]:
         """Returns the metrics of an evaluation after `iteration`, named as in `evaluation_metric_names`.
@@ -52,10 +76,12 @@ class Evaluator:
         """
         self._draws.begin(iteration)
         seed = stream_seed(self._args.seed, INTERMEDIATE_EVALUATION, index=iteration)
+        self._generator.manual_seed(seed)
         with cached_parameters(*(policy.network for policy in self._policies.values())):
             results = run_first_episodes(self._envs, self._act, seed)
+        counted = ... if self._counted is None else self._counted
         means = [
-            float((values if role == ALL else values[:, results.roles[role]]).double().mean())
+            float(values[counted if role == ALL else (slice(None), results.roles[role])].double().mean())
             for role in learning_policies(self._policies)
             for values in (results.returns, results.lengths)
         ]

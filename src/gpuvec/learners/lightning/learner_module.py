@@ -27,10 +27,9 @@ from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.checkpoint_fit import learning_policies
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
-from gpuvec.learners.environments import resolve_args
 from gpuvec.learners.iterations import Iterations
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, shared_settings
+from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, resolve_configs, shared_settings
 from gpuvec.learners.runs.checkpoint import load_tensors
 from gpuvec.learners.runs.checkpoint_shards import require_shards
 from gpuvec.learners.shards.join import join_default_group
@@ -138,9 +137,7 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
         trainer = self.trainer
         require_supported(self, trainer)
         device = training_device(shared_settings(self._configs).device, trainer.strategy.root_device)
-        resolved = {
-            role: resolve_args(each, device) if isinstance(each, TrainingArgs) else each for role, each in self._configs.items()
-        }
+        resolved = resolve_configs(self._configs, device)
         self._resolved, self._shared = resolved, shared_settings(resolved)
         with ExitStack() as stack, self._torch_settings():
             joined = stack.enter_context(join_default_group(device)) if trainer.world_size > 1 else Processes()
