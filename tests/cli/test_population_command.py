@@ -207,3 +207,13 @@ def test_sweep_refuses_a_wrong_search(capsys: pytest.CaptureFixture[str]) -> Non
     assert "needs settings to vary" in errors[0]
     assert "hidden cannot be varied" in errors[1]
     assert "gamma must be from 0 to 1, got 1.1" in errors[2]
+
+
+def test_an_interval_of_changes_that_is_shorter_than_an_episode_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*TINY, "--total-steps", "480", "--param", "learning_rate", "log", "1e-4", "1e-2", "--trials", "4", "--pbt", "2"]
+    options[options.index("max_episode_steps") + 1] = "40"
+    assert main(["sweep", *options, "--runs", str(tmp_path)]) == 1
+    assert "Use an interval of at least 3." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.errors import CheckpointError  # imported after torch, which it needs
+from gpuvec.errors import CheckpointError, StateError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
@@ -113,6 +113,14 @@ def test_a_policy_is_the_network_of_its_agent_and_so_is_its_checkpoint(tmp_path:
     assert messages == []
     np.testing.assert_array_equal(histories[0].columns["return"], result.history.metrics["return"][:, k])
     assert histories[0].algorithm == "ppo"
+
+
+def test_a_state_whose_episodes_were_counted_in_float32_is_refused() -> None:
+    state = dict(trained().state)
+    episodes = {name: x.float() for name, x in state["tensors"]["episodes"].items()}
+    state["tensors"] = {**state["tensors"], "episodes": episodes}
+    with pytest.raises(StateError, match=r"episodes\.running_return must have .*float64, got .*float32.*by another version"):
+        train_population(ARGS, state=state)
 
 
 def test_a_policy_normalizes_observations_as_its_agent() -> None:

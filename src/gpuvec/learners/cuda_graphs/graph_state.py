@@ -49,7 +49,7 @@ def _pairs(tensors: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> l
         elif own.shape != other.shape or own.dtype != other.dtype:
             raise StateError(
                 f"{path}{name} must have shape {tuple(own.shape)} and dtype {own.dtype}, "
-                f"got {tuple(other.shape)} and {other.dtype}: it was saved with other settings."
+                f"got {tuple(other.shape)} and {other.dtype}: it was saved with other settings, or by another version."
             )
         else:
             pairs.append((own, other))
