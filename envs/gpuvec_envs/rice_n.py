@@ -130,7 +130,7 @@ def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
     positive = dict.fromkeys(("air_carbon", "labor"), (1e-6, 1e12))
     stocks = dict.fromkeys(("upper_ocean_carbon", "deep_ocean_carbon", "capital", "technology"), (0.0, 1e12))
     levels = ("savings", "mitigation", "export_limit", "min_mitigation", "wishes", "tariffs", "promises", "requests")
-    ranges = dict.fromkeys(levels, (0, p.num_action_levels - 1))
+    ranges: dict[str, tuple[float, float]] = dict.fromkeys(levels, (0, p.num_action_levels - 1))
     ranges = {**positive, **stocks, "intensity": (0.0, 1e3), **ranges}
     return ranges | {"stage": (0, NUM_STAGES - 1), "activity_count": (0, NUM_ACTIVITY_STEPS)}
 

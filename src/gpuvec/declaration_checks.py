@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import linecache
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -12,6 +14,8 @@ from gpuvec.errors import AuthoringError
 from gpuvec.phases import Assign, ByRole, Each, Reduction
 
 PARAMETER_TYPES = (float, int, bool)
+MAX_STEP_LIMIT = 2**31 - 1  # steps are counted in int32
+NUMPY_METHODS = ("view",)  # which Numba looks up in values of every type, before a field of the name
 
 
 def _declaration_error(env: Any, problem: str) -> AuthoringError:
@@ -75,6 +79,42 @@ def convert_functions_by_role(env: Any, *names: str) -> None:
         object.__setattr__(env, name, ByRole(tuple(value), tuple(value.values())))
 
 
+def require_optional_fields(env: Any) -> None:
+    """Checks the fields that environments of one and of many agents have in common, except those of functions of the state.
+
+    Sequences of names become tuples, so that the environment is hashable.
+
+    Args:
+        env: the environment, a `SingleAgentEnv` or a `MultiAgentEnv`; its parameters are checked.
+
+    Raises:
+        AuthoringError: a field is something else.
+    """
+    require_functions(env, "field_ranges", "check", "critic_observation", "draw", optional=True)
+    for name in ("reset_options", "structural", "feature_names", "action_names"):
+        value = getattr(env, name)
+        if name.endswith("_names") and callable(value):
+            continue
+        if not isinstance(value, tuple | list) or not all(isinstance(part, str) for part in value):
+            raise _declaration_error(env, f"{name} is {describe_value(value)}; it must be a tuple of names, even of one.")
+        object.__setattr__(env, name, tuple(value))
+        unknown = [part for part in value if part not in env.params._fields] if not name.endswith("_names") else []
+        if unknown:
+            known = ", ".join(env.params._fields)
+            raise _declaration_error(env, f"{name} has {unknown[0]!r}, which is no parameter; there are {known}.")
+    limit, threshold = env.max_episode_steps, env.reward_threshold
+    if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_STEP_LIMIT):
+        raise _declaration_error(
+            env, f"max_episode_steps is {describe_value(limit)}; it must be an integer from 1 to {MAX_STEP_LIMIT}, or None."
+        )
+    if threshold is not None and (type(threshold) not in (int, float) or not abs(threshold) < math.inf):
+        raise _declaration_error(env, f"reward_threshold is {describe_value(threshold)}; it must be a finite number, or None.")
+    if env.cuda_c is not None and not isinstance(env.cuda_c, str):
+        raise _declaration_error(env, f"cuda_c is {describe_value(env.cuda_c)}; it must be the name of a file, or None.")
+    if type(env.render_fps) is not int or env.render_fps < 1:
+        raise _declaration_error(env, f"render_fps is {describe_value(env.render_fps)}; it must be an integer of at least 1.")
+
+
 def require_state(env: Any) -> None:
     """Checks that the state is a NamedTuple class.
 
@@ -89,6 +129,31 @@ def require_state(env: Any) -> None:
             env,
             f"state is {describe_value(env.state)}; it must be a NamedTuple class: class State(NamedTuple), and state=State.",
         )
+    _require_field_names(env, env.state)
+
+
+def require_known_fields(cls: Any, names: Collection[str]) -> None:
+    """Checks the names of the fields with which an environment is declared.
+
+    Args:
+        cls: `SingleAgentEnv` or `MultiAgentEnv`.
+        names: those of the keyword arguments.
+
+    Raises:
+        AuthoringError: the class has no such field.
+    """
+    known = [field.name for field in dataclasses.fields(cls)]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise AuthoringError(f"{cls.__name__}(...) has no field {', '.join(map(repr, unknown))}; it has {', '.join(known)}.")
+
+
+def _require_field_names(env: Any, named_tuple: Any) -> None:
+    """Raises AuthoringError if a field of a state or of parameters has a name that compiled functions cannot read."""
+    for name in NUMPY_METHODS:
+        if name in named_tuple._fields:
+            problem = f"{named_tuple.__name__} has a field {name!r}, which compiled code takes for NumPy's method: rename it."
+            raise _declaration_error(env, problem)
 
 
 def require_params(env: Any) -> None:
@@ -106,6 +171,7 @@ def require_params(env: Any) -> None:
         raise _declaration_error(
             env, f"params is {describe_value(params)}; it must be an instance of a NamedTuple class: {remedy}."
         )
+    _require_field_names(env, type(params))
     hints = get_type_hints(type(params))
     for name, value in zip(params._fields, params, strict=True):
         field = f"field {name!r} of {type(params).__name__}"

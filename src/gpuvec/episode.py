@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.errors import GpuvecError, StateError
 from gpuvec.spec import Environment
 from gpuvec.vector.env import VectorEnv
@@ -77,6 +78,8 @@ def fetch_episode(
     """
     base = _recordable_env(envs)
     indices = _checked_rows(rows, base.num_envs)
+    if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1):
+        raise StateError(f"max_steps must be an integer of at least 1, or None, got {describe_value(max_steps)}.")
     recording = _Recording(base, indices, seed)
     obs, infos = envs.reset(seed=seed)
     recording.add_state()
@@ -118,9 +121,10 @@ def _checked_rows(rows: Sequence[int], num_envs: int) -> list[int]:
     Raises:
         StateError: no row, a row twice, or an index that is not from 0 to `num_envs` - 1.
     """
-    indices = list(rows)
+    is_sequence = isinstance(rows, Sequence) or (isinstance(rows, np.ndarray) and rows.ndim == 1)
+    indices = [int(row) if isinstance(row, int | np.integer) else -1 for row in rows] if is_sequence else []
     if not indices or len(set(indices)) < len(indices) or not all(0 <= row < num_envs for row in indices):
-        raise StateError(f"rows must be different numbers from 0 to {num_envs - 1}, at least one, got {indices}.")
+        raise StateError(f"rows must be different numbers from 0 to {num_envs - 1}, at least one, got {describe_value(rows)}.")
     return indices
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from gpuvec.declaration_checks import (
     convert_functions_by_role,
     require_functions,
+    require_known_fields,
+    require_optional_fields,
     require_params,
     require_phases,
     require_reset,
@@ -50,6 +52,11 @@ class OptionalFields:
 
     In their signatures `p` is an instance of the class of `params`.
     """
+
+    def __new__(cls, *args: Any, **fields: Any) -> Self:
+        """Raises AuthoringError for a field that the class does not have."""
+        require_known_fields(cls, fields)
+        return super().__new__(cls)
 
     max_episode_steps: int | None = None
     """The number of steps after which an episode is truncated; None for no limit."""
@@ -171,6 +178,7 @@ class SingleAgentEnv(OptionalFields):
         require_functions(self, "allowed", "masked_components", "metrics", "critic_observation", optional=True)
         require_state(self)
         require_params(self)
+        require_optional_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +278,7 @@ class MultiAgentEnv(OptionalFields):
         )
         require_state(self)
         require_params(self)
+        require_optional_fields(self)
         require_reset(self)
         require_phases(self)
 

@@ -113,6 +113,7 @@ def test_a_new_package_can_be_built():
         ("random", "there is a package 'random' already, in .*random.py: give another name"),
         ("gpuvec", "there is a package 'gpuvec' already"),
         ("tests", "there is a package 'tests' already"),
+        ("conftest", "there is a package 'conftest' already"),
     ],
 )
 def test_invalid_package_names_are_refused(name, message, capsys, tmp_path):

@@ -18,11 +18,13 @@ from gpuvec.errors import GpuvecError
 PACKAGES = tuple(str(Path(package.__file__).parent) for package in (gpuvec, gpuvec_envs, gym))
 CLEAR_TYPES = (ValueError, TypeError, gym.error.Error, GpuvecError, AttributeError, IndexError, NotImplementedError)
 SCALARS: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63, 2**64, 10**30, 10**400, 0.0, 1.5, -1.5, 1e38, 1e39,
-    -1e39, float("nan"), float("inf"), -float("inf"), 1j, "", "x", "1", "view", "reset_mask", "cpu", b"x", (), [], {}, set(),
-    (1,), [1, 2], (None,), {"x": 1}, {1: 2}, {None: None}, {1, 2}, range(3), [[1], [1, 2]], ["a", 1], slice(2), ..., object(),
-    object, len, lambda: 0, iter(()), np.int64(3), np.uint8(3), np.float32("nan"), np.float64(1e300), np.bool_(True), np.array(5),
-    np.array(True), np.array("x"), np.datetime64(1, "s"), NotImplemented,
+    None, True, False, 0, 1, -1, 2, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63, 2**64, 10**30, 10**400,
+    0.0, 1.5, -1.5, 1e38, 1e39, -1e39, float("nan"), float("inf"), -float("inf"), 1j,
+    "", "x", "1", "view", "reset_mask", "cpu", b"x",
+    (), [], {}, set(), (1,), [1, 2], (None,), {"x": 1}, {1: 2}, {None: None}, {1, 2}, range(3), [[1], [1, 2]], ["a", 1],
+    slice(2), ..., object(), object, len, lambda: 0, iter(()), NotImplemented,
+    np.int64(3), np.uint8(3), np.float32("nan"), np.float64(1e300), np.bool_(True), np.array(5), np.array(True), np.array("x"),
+    np.datetime64(1, "s"),
 )  # fmt: skip
 DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint64", "float16", "float32", "float64", "bool", "complex64")
 NUMPY_DTYPES = (*DTYPES, ">i4", ">f4", "U3", "S3", "O", "M8[s]", "f4,i4", "float128")
@@ -96,10 +98,17 @@ def wrong_array(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
         return host
     tensor = torch.from_numpy(host)
     changes: tuple[Callable[[Any], Any], ...] = (
-        lambda x: x, lambda x: x.to("meta"), lambda x: x.to_sparse(), lambda x: x.bfloat16(), lambda x: x.to(torch.complex64).conj(),
-        lambda x: x.float().requires_grad_(), lambda x: x.expand(2, *x.shape), lambda x: torch.nn.Parameter(x.float()),
-        lambda x: torch._neg_view(x.float()), lambda x: x.transpose(0, -1) if x.ndim else x,
-    )  # fmt: skip
+        lambda x: x,
+        lambda x: x.to("meta"),
+        lambda x: x.to_sparse(),
+        lambda x: x.bfloat16(),
+        lambda x: x.to(torch.complex64).conj(),
+        lambda x: x.float().requires_grad_(),
+        lambda x: x.expand(2, *x.shape),
+        lambda x: torch.nn.Parameter(x.float()),
+        lambda x: torch._neg_view(x.float()),
+        lambda x: x.transpose(0, -1) if x.ndim else x,
+    )
     try:
         return changes[rng.integers(len(changes))](tensor)
     except (RuntimeError, NotImplementedError):  # an operation that torch does not have for a dtype
@@ -121,7 +130,7 @@ def wrong_value(rng: np.random.Generator, shape: tuple[int, ...] = (3,)) -> Any:
 
 
 def describe_unclear(error: BaseException) -> str | None:
-    """Returns what is wrong with an error that a user got, or None: gpuvec raises it by a statement of its own, with a message."""
+    """Returns what is wrong with an error that a user got; None if gpuvec raises it by a statement of its own."""
     frames = []
     trace = error.__traceback__
     while trace is not None:

@@ -7,6 +7,7 @@ import keyword
 import re
 import shutil
 import tempfile
+from importlib.machinery import ModuleSpec
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,7 @@ import gpuvec
 from gpuvec.cli.terminal import print_lines
 
 PACKAGE_NAME = re.compile("[a-z]([a-z0-9_]*[a-z0-9])?")
-RESERVED_NAMES = ("src", "tests")  # other folders of the new project
+RESERVED_NAMES = ("src", "tests", "conftest")  # other folders of the new project, and the module that pytest imports
 
 
 def new_env(
@@ -59,7 +60,10 @@ def require_name(name: str) -> None:
         raise ValueError(f"{name!r} cannot be the name of a package: give {rule}{hint}.")
     if keyword.iskeyword(name):
         raise ValueError(f"{name!r} is a keyword of Python, so a package of this name cannot be imported: give another name.")
-    spec = importlib.util.find_spec(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # a module that is loaded and has no spec, whose name a package must not have
+        spec = ModuleSpec(name, None, origin="a module that is loaded")
     if name in RESERVED_NAMES or (spec is not None and spec.origin is not None):  # a folder without code has no origin
         location = f", in {spec.origin}" if spec is not None and spec.origin is not None else ""
         raise ValueError(f"there is a package {name!r} already{location}: give another name.")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, NamedTuple
 
+from gymnasium.vector import AutoresetMode
+
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors, torch_settings
@@ -90,11 +92,10 @@ def train(
         opponent: plays one agent in each second environment, such as `players.win_or_block`, see `learner.Opponent`.
 
     Raises:
-        ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
+        ValueError, TypeError, DeviceError, StateError, RuntimeError: settings, a body, a device, a checkpoint or torch's mode.
         ProcessesError, LostProcessError: processes that do not fit together, or that ended.
         OutOfMemoryError: the environment, or what the learner stores, does not fit into the memory that is free.
         NonFiniteError: a number in an iteration is not finite; `on_iteration` is not called for it.
-        RuntimeError: called under `torch.no_grad` or `torch.inference_mode`.
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
     setting = shared_settings(configs).device
@@ -214,7 +215,13 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
         body: as in `train`.
 
     Raises:
-        ValueError: policies, or bodies, that do not fit the environment or each other.
+        ValueError: policies, or bodies, that do not fit the environment or each other, or an environment in another mode.
     """
+    mode, output = env.unwrapped.autoreset_mode, env.unwrapped.output
+    if mode is not AutoresetMode.SAME_STEP or output != "torch":
+        raise ValueError(
+            "a learner takes an environment with autoreset_mode='SameStep' and output='torch'; this one has "
+            f"{mode.value!r} and {output!r}: make it with these."
+        )
     configs = args if isinstance(args, Mapping) else {ALL: args}
     return Learner(shared_settings(configs), env, policy_factories(configs, env, body))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -95,7 +95,7 @@ def parse_per_env(per_env: Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(per_env, str):
         raise TypeError(f"per_env must be a sequence of parameter names, got {per_env!r}: write per_env=({per_env!r},).")
-    if not isinstance(per_env, Collection) or not all(isinstance(name, str) for name in per_env):
+    if not isinstance(per_env, Sequence) or not all(isinstance(name, str) for name in per_env):
         raise TypeError(f"per_env must be a sequence of parameter names, got {describe_value(per_env)}.")
     return tuple(per_env)
 
@@ -109,11 +109,10 @@ def parse_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     Raises:
         ValueError: no member has this value.
     """
-    try:
+    if isinstance(mode, AutoresetMode) or is_name_of(mode, [m.value for m in AutoresetMode]):
         return AutoresetMode(mode)
-    except ValueError:
-        allowed = ", ".join(repr(m.value) for m in AutoresetMode)
-        raise ValueError(f"autoreset_mode must be a gymnasium.vector.AutoresetMode or {allowed}, got {mode!r}.") from None
+    allowed = ", ".join(repr(m.value) for m in AutoresetMode)
+    raise ValueError(f"autoreset_mode must be a gymnasium.vector.AutoresetMode or {allowed}, got {mode!r}.")
 
 
 def parse_step_limit(max_episode_steps: int | str | None, declared: int | None) -> int | None:

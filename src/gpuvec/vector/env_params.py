@@ -126,19 +126,21 @@ def _split_single_and_lists(
     return single, lists
 
 
-def _converted(kind: type, name: str, value: Any, present: Any) -> Any:
+def _converted(kind: type, name: str, value: Any, default: Any) -> Any:
     """`value` as a bool, int or float, whichever `kind` is.
 
     Raises:
         TypeError: a value of another type.
-        ValueError: nan, a number that 32 bits do not hold, or an infinite one unless the `present` value is infinite, too.
+        ValueError: nan, a number that 32 bits do not hold, or an infinite one unless the `default` is infinite, too.
     """
     allowed = {bool: bool | np.bool_, int: int | np.integer, float: float | int | np.floating | np.integer}[kind]
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
         raise TypeError(f"parameter {name!r} must be a {kind.__name__}, got {describe_value(value)}.")
     if kind is float and value != value:
         raise ValueError(f"parameter {name!r} must be a number, got {value!r}.")
-    if kind is not bool and not (kind is float and math.isinf(present) and abs(value) == math.inf):
+    if kind is float and abs(value) == math.inf and not math.isinf(default):
+        raise ValueError(f"{name} is {value!r}; it must be finite.")
+    if kind is not bool and not (kind is float and abs(value) == math.inf):
         low, high = (-FLOAT_MAX, FLOAT_MAX) if kind is float else (int(INT_LIMITS.min), int(INT_LIMITS.max))
         if not low <= value <= high:
             raise ValueError(f"parameter {name!r} must be a {kind.__name__} of 32 bits, from {low} to {high}, got {value!r}.")

@@ -19,7 +19,7 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.native_arrays import as_native
-from gpuvec.vector.state_checks import check_fields, check_saved, to_integer
+from gpuvec.vector.state_checks import check_fields, check_saved, has_roles, to_integer
 
 
 def get_state(sim: Simulation) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
     for name, values in arrays.items():
         field = sim.field(name)
         new_values = xp.where(rows.reshape(num_envs, *(1,) * (field.ndim - 1)), values, field)
-        if name == "role":
+        if name == "role" and has_roles(sim):
             sim.set_roles(new_values)
         else:
             field[:] = new_values
@@ -166,7 +166,7 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     sizes = {name: shape[0] if shape else 0 for name, shape in shapes.items()}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")
-    if isinstance(sim.schema, MultiAgentSchema) and "role" in states:
+    if "role" in states and has_roles(sim):
         raise StateError("a reset pool cannot hold ['role'], which no reset writes.")
     arrays = _parse_fields(sim, states, next(iter(sizes.values()), 0), pool=True)
     check_fields(sim, arrays, _per_env_values(sim), pool=True)

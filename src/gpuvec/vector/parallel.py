@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -11,14 +11,18 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import describe_value
+from gpuvec.engine.backends.device import Device
 from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.role_functions import author_function_of
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv
+from gpuvec.vector.env_arguments import is_name_of
 from gpuvec.vector.env_state import host_row
-from gpuvec.vector.native_arrays import on_stream
+from gpuvec.vector.native_arrays import as_native, on_stream
+from gpuvec.vector.reset_arguments import parse_options
 from gpuvec.vector.scalar import checked_action
 from gpuvec.vector.spaces import space_of_one_agent
 from gpuvec.vector.wrappers import ToNumpy
@@ -58,6 +62,8 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
     """
 
     def __init__(self, id: str, *, device: str = "cpu", render_mode: str | None = None, **params: Any) -> None:
+        if not isinstance(id, str):
+            raise TypeError(f"id must be text, as 'gpuvec/TagContinuous-v0', got {describe_value(id)}.")
         spec = gym.spec(id)
         declared = load_env(spec.kwargs["env"]) if "env" in spec.kwargs else None
         if not isinstance(declared, MultiAgentEnv):
@@ -65,11 +71,12 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
                 f"{id} is no gpuvec environment of many agents, and PettingZoo's interface is for these; use gymnasium.make."
             )
         self._reset_option_names = declared.reset_options
+        is_on_cpu = is_name_of(device, ("cpu",))
         envs: Any = gym.make_vec(
-            id, num_envs=1, device=device, output="numpy" if device == "cpu" else "cupy",
+            id, num_envs=1, device=device, output="numpy" if is_on_cpu else "cupy",
             autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **params,
         )  # fmt: skip
-        self._envs = envs if device == "cpu" else ToNumpy(envs)
+        self._envs = envs if is_on_cpu else ToNumpy(envs)
         self.render_mode = render_mode
         self.metadata = {**self._envs.metadata, "name": spec.name, "is_parallelizable": True}
         self._agent_indices = _name_agents(self._envs.roles or {"agent": slice(None)}, self._envs.num_agents)
@@ -94,6 +101,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         Args:
             agent: the name of the agent.
         """
+        self._require_possible(agent)
         return self.observation_spaces[agent]  # type: ignore[no-any-return]  # PettingZoo's dict
 
     def action_space(self, agent: str) -> gym.Space[Any]:
@@ -102,7 +110,13 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         Args:
             agent: the name of the agent.
         """
+        self._require_possible(agent)
         return self.action_spaces[agent]  # type: ignore[no-any-return]  # PettingZoo's dict
+
+    def _require_possible(self, agent: object) -> None:
+        """Raises ValueError unless `agent` is the name of an agent."""
+        if not is_name_of(agent, self.possible_agents):
+            raise ValueError(f"there is no agent {describe_value(agent)}; there are {', '.join(self.possible_agents)}.")
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -117,7 +131,8 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             A dict with the observation (D,) of each active agent, and one with the infos of each: "action_mask", (N,) int8, as
             spaces take it, in an environment with masks, and "to_move" in one with turns.
         """
-        own_options = {name: value for name, value in (options or {}).items() if name in self._reset_option_names}
+        given = parse_options(options)
+        own_options = {name: value for name, value in given.items() if name in self._reset_option_names}
         obs, info = self._envs.reset(seed=seed, options=own_options)
         self.agents, self._episode_ended = self._active_agents(), False
         return self._rows_by_agent(obs), self._infos(info)
@@ -137,8 +152,10 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         Raises:
             ValueError: not one action for each active agent, or an action outside its space.
         """
+        if not isinstance(actions, Mapping):
+            raise TypeError(f"actions must be a dict {{agent: action}}, got {describe_value(actions)}.")
         if actions.keys() != set(self.agents):
-            missing, extra = sorted(set(self.agents) - actions.keys()), sorted(actions.keys() - set(self.agents))
+            missing, extra = sorted(set(self.agents) - actions.keys()), sorted(map(str, actions.keys() - set(self.agents)))
             raise ValueError(f"there must be an action for each of `agents`; missing {missing}, inactive or unknown {extra}.")
         if self._episode_ended:
             return {}, {}, {}, {}, {}
@@ -233,7 +250,8 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         Args:
             fields: {field: (A,) array, or scalar for a field of the environment}.
         """
-        self._envs.set_state({name: np.asarray(values)[None] for name, values in fields.items()})
+        rows: Any = {k: as_native(Device("cpu"), x)[None] for k, x in fields.items()} if isinstance(fields, Mapping) else fields
+        self._envs.set_state(rows)
         if not self._episode_ended:
             self.agents = self._active_agents()
 

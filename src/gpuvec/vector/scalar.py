@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -9,10 +10,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from gpuvec.engine.backends.device import Device
 from gpuvec.errors import UnknownParameterError
 from gpuvec.registration import load_env
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.vector.env import VectorEnv
+from gpuvec.vector.native_arrays import as_native
 
 
 def checked_action(action: Any, space: gym.Space[Any]) -> NDArray[Any]:
@@ -24,9 +27,12 @@ def checked_action(action: Any, space: gym.Space[Any]) -> NDArray[Any]:
 
     Raises:
         ValueError: a Discrete or MultiDiscrete action outside its space, a Box action of a wrong shape or not finite.
+        TypeError: a Box action that is no array of numbers.
     """
     if isinstance(space, gym.spaces.Box):
-        components = np.asarray(action, np.float64)
+        components = as_native(Device("cpu"), action)
+        is_numeric = components.dtype.kind in "biuf"
+        components = components.astype(np.float64) if is_numeric else np.full(space.shape, np.nan)
         if components.shape != space.shape or not np.isfinite(components).all():
             raise ValueError(f"action {action!r} is not allowed; expected {space.shape} finite numbers, clipped to {space}.")
         return components
@@ -114,7 +120,8 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         Args:
             fields: {field: value}.
         """
-        self._vector_env.set_state({name: np.array([value]) for name, value in fields.items()})
+        rows: Any = {name: [value] for name, value in fields.items()} if isinstance(fields, Mapping) else fields
+        self._vector_env.set_state(rows)
 
     def close(self) -> None:
         """Frees the buffers."""

@@ -24,6 +24,15 @@ DescribeAllowed = Callable[..., str]  # describe(row, agent): which values are a
 MAX_VALUE_LENGTH = 200  # characters of a value in an error message
 
 
+def has_roles(sim: Simulation) -> bool:
+    """Returns whether the field `role` of the state is that of the engine; in other environments it is one of the author.
+
+    Args:
+        sim: the simulation.
+    """
+    return isinstance(sim.schema, MultiAgentSchema) and sim.schema.has_role_field
+
+
 def refuse_wrong(name: str, values: Any, wrong: Any, describe_allowed: DescribeAllowed, unit: str = "row") -> None:
     """Refuses an array that has wrong elements.
 
@@ -83,7 +92,7 @@ def check_fields(
         StateError: a wrong value; the message has the field, the row, the value and what is allowed.
     """
     unit, xp = ("state of the pool" if pool else "row"), sim.device.arrays
-    if "role" in fields and isinstance(sim.schema, MultiAgentSchema):
+    if "role" in fields and has_roles(sim):
         _check_roles(sim, fields["role"], mask)
     for name, (low, high) in _field_ranges(sim.env, stored).items():
         if name not in fields:
@@ -142,7 +151,7 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
     stored = {name: to_numpy(saved[f"param_{name}"]).tolist() for name in sim.options.per_env}
     fields = {name: sim.field_in(saved, name) for name in sim.schema.fields}
     check_fields(sim, fields, stored)
-    if "role" in fields and isinstance(sim.schema, MultiAgentSchema):
+    if "role" in fields and has_roles(sim):
         expected = sim.sort_by_role(fields["role"])
         agents_by_role = sim.field_in(saved, "agents_by_role")
         host_expected = to_numpy(expected)

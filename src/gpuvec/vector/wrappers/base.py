@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.vector.wrappers.namespace import WrapperError
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
@@ -134,6 +137,24 @@ def get_autoreset_mode(env: VectorEnv) -> AutoresetMode:
             f"metadata['autoreset_mode'] of {env} must be a gymnasium.vector.AutoresetMode, got {mode!r}: set it there."
         )
     return mode
+
+
+def require_number(value: Any, name: str, allowed: str, low: float, high: float = math.inf) -> None:
+    """Checks a number that a wrapper is made with.
+
+    Args:
+        value: the number.
+        name: how the error message calls it.
+        allowed: what the error message says is allowed.
+        low: the smallest number that is allowed.
+        high: the largest number that is allowed.
+
+    Raises:
+        gymnasium.error.InvalidBound: no number, or one out of its range.
+    """
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
+        raise gym.error.InvalidBound(f"{name} must be {allowed}, got {describe_value(value)}.")
 
 
 def require_box(space: gym.Space[Any], name: str) -> gym.spaces.Box:

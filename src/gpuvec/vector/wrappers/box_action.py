@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from gpuvec.vector.native_arrays import export_errors
 from gpuvec.vector.spaces import batched_space
 from gpuvec.vector.wrappers.base import Out, Step, Wrapper, require_box
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
@@ -41,7 +42,9 @@ class BoxActionWrapper(Wrapper):
             out: arrays to write to, as in `gpuvec.VectorEnv.step`.
         """
         self._constants.place(actions)
-        return super().step(self.transform(self._constants.ns.asarray(actions)), out)
+        with export_errors(actions):
+            transformed = self.transform(self._constants.ns.asarray(actions))
+        return super().step(transformed, out)
 
     def transform(self, actions: Any) -> Any:
         """Returns the actions that the environment takes, (E, K).

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gymnasium.error import InvalidBound
 from gymnasium.vector import VectorEnv
 
-from gpuvec.vector.wrappers.base import Out, Step, Wrapper, write_to_out
+from gpuvec.vector.wrappers.base import Out, Step, Wrapper, require_number, write_to_out
 from gpuvec.vector.wrappers.namespace import Namespace
 
 
@@ -27,6 +28,9 @@ class ClipReward(Wrapper):
         super().__init__(env)
         if min_reward is None and max_reward is None:
             raise InvalidBound("min_reward and max_reward are both None: give at least one bound.")
+        for name, bound in (("min_reward", min_reward), ("max_reward", max_reward)):
+            if bound is not None:
+                require_number(bound, name, "a number or None", -math.inf)
         if min_reward is not None and max_reward is not None and not min_reward <= max_reward:
             raise InvalidBound(f"min_reward ({min_reward}) must not be above max_reward ({max_reward}).")
         self._bounds = min_reward, max_reward

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import InvalidBound
 from gymnasium.vector import VectorEnv
 
 from gpuvec.vector.spaces import batched_space
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, require_box, rows_of_reset, write_to_out
+from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, require_box, require_number, rows_of_reset, write_to_out
 from gpuvec.vector.wrappers.running_moments import initial_moments, inverse_deviation, update_moments
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
@@ -35,8 +35,7 @@ class NormalizeObservation(StatefulWrapper):
     """
 
     def __init__(self, env: VectorEnv, epsilon: float = 1e-8) -> None:
-        if not epsilon > 0:
-            raise InvalidBound(f"epsilon must be greater than 0, got {epsilon}.")
+        require_number(epsilon, "epsilon", "greater than 0", math.ulp(0.0))
         shape = require_box(env.single_observation_space, "the observation space").shape
         super().__init__(env, WrapperState(**initial_moments(shape)))
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, shape, np.float32)

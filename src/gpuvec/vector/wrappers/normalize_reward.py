@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from gymnasium.error import InvalidBound
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, get_autoreset_mode, rows_of_reset, write_to_out
+from gpuvec.vector.wrappers.base import (
+    Out,
+    StatefulWrapper,
+    Step,
+    get_autoreset_mode,
+    require_number,
+    rows_of_reset,
+    write_to_out,
+)
 from gpuvec.vector.wrappers.running_moments import initial_moments, inverse_deviation, update_moments
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
@@ -35,10 +43,8 @@ class NormalizeReward(StatefulWrapper):
     """
 
     def __init__(self, env: VectorEnv, gamma: float = 0.99, epsilon: float = 1e-8) -> None:
-        if not 0 <= gamma <= 1:
-            raise InvalidBound(f"gamma must be in [0, 1], got {gamma}.")
-        if not epsilon > 0:
-            raise InvalidBound(f"epsilon must be greater than 0, got {epsilon}.")
+        require_number(gamma, "gamma", "in [0, 1]", 0.0, 1.0)
+        require_number(epsilon, "epsilon", "greater than 0", math.ulp(0.0))
         num_envs = env.num_envs
         rows = {"discounted_return": np.zeros(num_envs, np.float32), "awaits_reset": np.zeros(num_envs, np.bool_)}
         super().__init__(env, WrapperState(**initial_moments(()), **rows))

@@ -31,7 +31,12 @@ class RescaleAction(BoxActionWrapper):
     def __init__(self, env: VectorEnv, min_action: Any = -1.0, max_action: Any = 1.0) -> None:
         space = require_box(env.single_action_space, "the action space")
         inner_low, inner_high = space.low.astype(np.float64), space.high.astype(np.float64)
-        outer_low, outer_high = (np.broadcast_to(np.asarray(x, np.float64), space.shape) for x in (min_action, max_action))
+        try:
+            outer_low, outer_high = (np.broadcast_to(np.asarray(x, np.float64), space.shape) for x in (min_action, max_action))
+        except Exception as error:  # NumPy and other libraries have errors of their own for what has no numbers
+            raise InvalidBound(
+                f"min_action ({min_action}) and max_action ({max_action}) must be numbers, or arrays of shape {space.shape}."
+            ) from error
         if not (np.isfinite(outer_low).all() and np.isfinite(outer_high).all() and (outer_low < outer_high).all()):
             raise InvalidBound(f"min_action ({min_action}) must be below max_action ({max_action}), both finite.")
         if not (np.isfinite(inner_low).all() and np.isfinite(inner_high).all()):

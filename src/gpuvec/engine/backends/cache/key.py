@@ -106,9 +106,12 @@ def detached_environment(env: E) -> E:
     """
     freezer = Freezer()
     functions = {k: v for k in env.__dataclass_fields__ if k not in HOST_FIELDS and (v := getattr(env, k)) is not None}
-    changes = {name: freezer.copy_value(value) for name, value in functions.items() if name not in ("state", "params")}
+    changes: dict[str, Any] = {
+        name: freezer.copy_value(value) for name, value in functions.items() if name not in ("state", "params")
+    }
     if env.metrics is not None:
-        changes["metrics"] = _with_annotations(changes["metrics"], env.metrics)
+        original: Any = env.metrics
+        changes["metrics"] = _with_annotations(changes["metrics"], original)
     return dataclasses.replace(env, **changes)
 
 
