@@ -62,7 +62,6 @@ def measure(figures: Figures, env: str, num_envs: int, arguments: Any, curves: A
             figures.add_failure(f"{case}.seed{seed}", error)
             continue
         points = make_curve(history)
-        points = make_curve(history)
         curves.writerows((env, num_envs, seed, *point) for point in points)
         seconds += [metrics["seconds"] for metrics in history if metrics["eval_return"] >= BARS[env]][:1]
         last = history[-1]
