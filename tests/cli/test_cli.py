@@ -267,8 +267,8 @@ class TestRuns:
     def test_states_and_progress_of_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         args = {"env": "a/B-v0", "seed": 1, "num_envs": 4, "num_steps": 8, "total_steps": 65}
         run = RunWriter.new(tmp_path, "ppo", args)
-        run.log({"iteration": 1.0, "return": 7.0})
-        run.log({"iteration": 2.0, "return": float("nan")})
+        run.log({"iteration": 1.0, "last_return": 7.0, "return": 9.0})  # the latter of the short episodes alone
+        run.log({"iteration": 2.0, "last_return": float("nan"), "return": 9.0})
 
         def state() -> list[str]:
             assert main(["runs", str(tmp_path)]) == 0

@@ -74,7 +74,7 @@ def summarize_run(run: RunFolder) -> RunSummary:
         seed=str(settings.get("seed", "?"))[:20],
         iteration=0 if math.isnan(iteration) else int(iteration),
         num_iterations=total_iterations(settings),
-        mean_return=finite_number(result, "mean_return") if result else finite_number(metrics, "return"),
+        mean_return=finite_number(result, "mean_return") if result else finite_number(metrics, "last_return"),
         modification_time=run.modification_time(METRICS if METRICS in run.file_names() else SETTINGS),
         state=state,
     )
