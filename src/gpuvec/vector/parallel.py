@@ -131,8 +131,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             A dict with the observation (D,) of each active agent, and one with the infos of each: "action_mask", (N,) int8, as
             spaces take it, in an environment with masks, and "to_move" in one with turns.
         """
-        given = parse_options(options)
-        own_options = {name: value for name, value in given.items() if name in self._reset_option_names}
+        own_options = {k: value for k, value in parse_options(options).items() if k in self._reset_option_names}
         obs, info = self._envs.reset(seed=seed, options=own_options)
         self.agents, self._episode_ended = self._active_agents(), False
         return self._rows_by_agent(obs), self._infos(info)

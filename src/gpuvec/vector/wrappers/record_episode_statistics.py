@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.error import InvalidBound
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.vector.host_copies import to_host
 from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, get_autoreset_mode, rows_of_reset
 from gpuvec.vector.wrappers.namespace import WrapperError
@@ -63,8 +64,8 @@ class RecordEpisodeStatistics(StatefulWrapper):
     """
 
     def __init__(self, env: VectorEnv, ring: int = 100, stats_key: str = "episode") -> None:
-        if ring < 1:
-            raise InvalidBound(f"ring must be at least 1 episode, got {ring}.")
+        if isinstance(ring, bool) or not isinstance(ring, int | np.integer) or ring < 1:
+            raise InvalidBound(f"ring must be at least 1 episode, an integer, got {describe_value(ring)}.")
         num_envs, base = env.num_envs, env.unwrapped
         self._metric_names: tuple[str, ...] = getattr(base, "metric_names", ())
         self._rows_per_env = num_envs // base.num_envs  # more than 1 under FlattenAgents
