@@ -121,9 +121,9 @@ def test_sweep_trains_by_population_based_training(tmp_path: Path, capsys: pytes
     assert main(["sweep", *ranges, "--trials", "4", "--pbt", "1", "--total-steps", "144", "--runs", str(tmp_path), *TINY]) == 0
     assert "schedule of the best" in capsys.readouterr().out
     (path,) = tmp_path.iterdir()
-    with np.load(path / "schedule.npz") as schedule:
-        assert schedule["iterations"].tolist() == [1, 2]
-        assert schedule["setting.learning_rate"].shape == (3, 4)
+    with np.load(path / "population.npz") as arrays:
+        assert arrays["schedule/iterations"].tolist() == [1, 2]
+        assert arrays["schedule/setting.learning_rate"].shape == (3, 4)
     assert load_population(path).args.num_agents == 4
 
 

@@ -318,6 +318,16 @@ def test_a_missing_process_is_named(port: int, monkeypatch: pytest.MonkeyPatch, 
         pass
 
 
+def test_the_store_of_the_first_process_listens_at_its_address_alone(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux has all addresses 127.x.x.x, of which each stands for a network here."""
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    with join.join_processes("cpu"):
+        socket.create_connection(("127.0.0.1", port)).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port))
+
+
 def test_gpus_without_nccl_are_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, str(value))

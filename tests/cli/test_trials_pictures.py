@@ -15,9 +15,9 @@ pytest.importorskip("matplotlib", reason="extra `plot`")
 pytest.importorskip("plotly", reason="extra `plotly`")
 
 from gpuvec.cli import main, trials_html, trials_png
-from gpuvec.learners.population.results.npz_content import to_npz
 from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.trials import Trials
+from gpuvec.learners.runs.npz_files import to_npz
 
 RATE, GRAVITY = SearchParameter("learning_rate", "log", 1e-4, 1e-2), SearchParameter("params.gravity", "linear", 5.0, 15.0)
 VALUES = {"learning_rate": np.array([1e-4, 1e-3, 1e-2, 1e-3]), "params.gravity": np.array([10.0, 15.0, 5.0, 7.0])}

@@ -43,6 +43,9 @@ class Store:
     def set(self, name: str, text: str) -> None:
         self.values[name] = text.encode()
 
+    def check(self, names: list[str]) -> bool:
+        return set(names) <= self.values.keys()
+
     def get(self, name: str) -> bytes:
         wait_until(lambda: name in self.values)
         return self.values[name]
@@ -121,26 +124,61 @@ def test_the_end_of_the_process_that_started_this_one_is_a_loss() -> None:
     monitor.close()
 
 
-def test_connections_without_the_token_are_closed() -> None:
+@contextmanager
+def first_process(size: int, *addresses: str) -> Iterator[tuple[Store, dict[int, socket.socket]]]:
+    """Process 0 while it waits for others, which know its machine by these addresses; yields its store and its connections."""
     store, result = Store(), dict[int, socket.socket]()
-    thread = threading.Thread(target=lambda: result.update(connect_heartbeats(Launch(0, 2, 0, "127.0.0.1", 0), store, 60.0)))
+    for rank, address in enumerate(addresses, 1):
+        store.set(f"addresses/{rank}", address)
+    thread = threading.Thread(target=lambda: result.update(connect_heartbeats(Launch(0, size, 0, "host", 0), store, 60.0)))
     thread.start()
-    port = int(store.get("heartbeats").split()[0])
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(bytes(heartbeats.TOKEN_BYTES + heartbeats.RANK_BYTES))
-        assert stranger.recv(1) == b"", "it is closed"
-    assert not result
-    own = connect_heartbeats(Launch(1, 2, 1, "127.0.0.1", 0), store, 60.0)
+    yield store, result
     thread.join()
-    assert result.keys() == {1}
-    for connection in (own[0], result[1]):
+    for connection in result.values():
         connection.close()
+
+
+def test_connections_without_the_token_are_closed() -> None:
+    with first_process(2, "127.0.0.1") as (store, result):
+        port = int(store.get("heartbeats/1").split()[1])
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(bytes(heartbeats.TOKEN_BYTES + heartbeats.RANK_BYTES))
+            assert stranger.recv(1) == b"", "it is closed"
+        assert not result
+        own = connect_heartbeats(Launch(1, 2, 1, "127.0.0.1", 0), store, 60.0)
+    assert result.keys() == {1}
+    own[0].close()
+
+
+def test_the_first_process_listens_only_at_the_addresses_that_the_others_know() -> None:
+    """Linux has all addresses 127.x.x.x, of which each stands for a network here."""
+    with first_process(4, "192.0.2.1 127.0.0.3", "127.0.0.4", "127.0.0.4") as (store, result):
+        places = [store.get(f"heartbeats/{rank}").decode().split() for rank in (1, 2, 3)]
+        assert [address for address, _, _ in places] == ["127.0.0.3", "127.0.0.4", "127.0.0.4"]
+        assert places[1] == places[2]
+        for address, port, _ in places:
+            for other in {"127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"} - {address}:
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection((other, int(port)))
+        own = [connect_heartbeats(Launch(rank, 4, rank, "localhost", 0), store, 60.0)[0] for rank in (1, 2, 3)]
+    assert result.keys() == {1, 2, 3}
+    for connection in own:
+        connection.close()
+
+
+def test_an_address_that_the_machine_does_not_have_is_named() -> None:
+    store = Store()
+    store.set("addresses/1", "192.0.2.1")  # of a network for documentation
+    with pytest.raises(
+        ProcessesError, match=r"process 1 knows MASTER_ADDR host as 192.0.2.1, and it cannot listen at 192.0.2.1"
+    ):
+        connect_heartbeats(Launch(0, 2, 0, "host", 0), store, 60.0)
 
 
 def test_a_missing_connection_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProcessesError, match=r"process 1, 2 does not connect to process 0 within 0 s"):
         connect_heartbeats(Launch(0, 3, 0, "127.0.0.1", 0), Store(), 0.05)
     store = Store()
-    store.set("heartbeats", "1 00")
-    with pytest.raises(ProcessesError, match=r"process 1 does not reach process 0 at 127.0.0.1:1"):
+    store.set("heartbeats/1", "127.0.0.1 1 00")
+    with pytest.raises(ProcessesError, match=r"process 1 does not reach process 0 at 127.0.0.1: .*refused"):
         connect_heartbeats(Launch(1, 3, 1, "127.0.0.1", 0), store, 1.0)

@@ -22,7 +22,8 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
-from gpuvec.learners.population.search.pbt_folder import load_pbt, save_pbt
+from gpuvec.learners.population.results.population_folder import PopulationWriter
+from gpuvec.learners.population.search.pbt_folder import load_pbt, pbt_part
 from gpuvec.learners.population.search.population_based_training import (
     Exploration,
     PBTArgs,
@@ -131,7 +132,7 @@ class StopAfter:
 def test_a_search_that_is_stopped_continues_from_its_folder_with_the_same_numbers(launches: int, tmp_path: Path) -> None:
     whole, search = searched(), Search(searched_args())
     writer = SweepWriter(tmp_path, searched_args())
-    assert search.run(should_stop=StopAfter(launches), on_finished_part=writer.save_progress) is None
+    assert search.run(should_stop=StopAfter(launches), on_progress=writer.save_progress) is None
     writer.save_progress(search.progress)
     writer.close()
     (path,) = tmp_path.iterdir()
@@ -145,7 +146,7 @@ def test_a_search_that_is_stopped_continues_from_its_folder_with_the_same_number
         SweepWriter(tmp_path, args, folder).save_result(result, {})
         with pytest.raises(StateError, match="is complete"):
             load_sweep(folder)
-    assert not (path / "progress.pt").exists()
+    assert not (path / "progress.npz").exists()
     assert result_record(result) == result_record(whole)
     np.testing.assert_array_equal(result.scores, whole.scores)
     np.testing.assert_array_equal(result.rungs, whole.rungs)
@@ -163,8 +164,9 @@ def test_a_damaged_search_is_refused(tmp_path: Path) -> None:
         ({"part": 3}, "part must be a number from 0 to 2"),
         ({"trials": [0, 0]}, "trials must be different numbers from 0 to 3"),
         ({"trials": [4]}, "trials must be different numbers from 0 to 3"),
-        ({"scores": np.zeros(5)}, "arrays.score must have a number for each of the 4 trials"),
-        ({"state": {"tensors": {}}}, "lacks env, iteration"),
+        ({"scores": np.zeros(5)}, "'trial/score' must be float64 of the shape"),
+        ({"values": {"learning_rate": np.full(4, -1.0), "gamma": np.full(4, 0.9)}}, "has no array 'trial/params.gravity'"),
+        ({"state": None}, "it has numbers, and no state from which they continue"),
     ):
         writer.save_progress(replace(search.progress, **changes))
         with pytest.raises(CheckpointError, match=message):
@@ -293,7 +295,7 @@ def test_population_based_training_changes_settings_as_its_schedule_says(tmp_pat
     # Stopped after the first change, and continued from its folder.
     begun = population_based_training(args, should_stop=StopAfter(1))
     assert begun.schedule.iterations.tolist() == [2]
-    loaded_args, loaded = load_pbt(save_pbt(tmp_path, args, begun))
+    loaded_args, loaded = load_pbt(PopulationWriter(tmp_path).save(begun.result, pbt_part(args, begun)))
     continued = population_based_training(loaded_args, begun=loaded)
     np.testing.assert_array_equal(continued.schedule.sources, schedule.sources)
     np.testing.assert_array_equal(continued.schedule.settings["learning_rate"], rates)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
-from gpuvec.cli.population_run import nothing_to_save
+from gpuvec.cli.population_run import is_population, nothing_to_save
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -19,6 +19,7 @@ from gpuvec.learners.runs.records import PBT
 from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
+    from gpuvec.learners.population.results.population_folder import PopulationWriter
     from gpuvec.learners.population.search.population_based_training import PBTArgs, PBTResult
 
 MAX_LINEAGE_ROWS = 12
@@ -29,28 +30,39 @@ def is_pbt(path: Path) -> bool:
 
     Args:
         path: the path of the folder.
+
+    Raises:
+        CheckpointError: it is the folder of a population whose file is damaged.
     """
-    return (path / PBT).is_file()
+    if not is_population(path):
+        return False
+    from gpuvec.learners.population.results.population_history import read_population_record
+    from gpuvec.learners.runs.folder import RunFolder
+
+    with RunFolder(path) as folder:
+        return PBT in read_population_record(folder)
 
 
-def new_pbt(args: PBTArgs, runs: Path) -> int:
+def new_pbt(args: PBTArgs, runs: Path, checkpoint_every: int | None) -> int:
     """Trains a new population whose settings change.
 
     Args:
         args: the settings.
         runs: the folder in which the folder of the population is created.
+        checkpoint_every: as in `train_population`.
     """
-    from gpuvec.learners.population.search.pbt_folder import save_pbt
+    from gpuvec.learners.population.results.population_folder import PopulationWriter
 
-    return run_pbt(args, lambda trained: save_pbt(runs, args, trained))
+    return run_pbt(args, PopulationWriter(runs), checkpoint_every)
 
 
-def resume_pbt(path: Path, trust: bool) -> int:
+def resume_pbt(path: Path, trust: bool, checkpoint_every: int | None) -> int:
     """Continues a training that was stopped.
 
     Args:
         path: the folder of the population.
         trust: whether the module that it names for its environment may be imported, which runs the module's code.
+        checkpoint_every: as in `train_population`.
 
     Raises:
         StateError: the training is complete.
@@ -58,7 +70,8 @@ def resume_pbt(path: Path, trust: bool) -> int:
         RunInUseError: another process continues the training.
     """
     with waiting("loading PyTorch"):
-        from gpuvec.learners.population.search.pbt_folder import load_pbt, write_pbt
+        from gpuvec.learners.population.results.population_folder import PopulationWriter
+        from gpuvec.learners.population.search.pbt_folder import load_pbt
         from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(path) as folder:
@@ -68,40 +81,41 @@ def resume_pbt(path: Path, trust: bool) -> int:
         find_env_spec(args.base.env)
         if begun.result.state["iteration"] >= args.base.iterations:
             raise StateError(f"{path} is complete, with {args.base.iterations} iterations.")
-
-        def write(trained: PBTResult) -> Path:
-            write_pbt(folder, args, trained)
-            return path
-
-        return run_pbt(args, write, begun)
+        return run_pbt(args, PopulationWriter(path.parent, folder), checkpoint_every, begun)
 
 
-def run_pbt(args: PBTArgs, write: Callable[[PBTResult], Path], begun: PBTResult | None = None) -> int:
+def run_pbt(args: PBTArgs, writer: PopulationWriter, checkpoint_every: int | None, begun: PBTResult | None = None) -> int:
     """Trains, prints the best agent with its schedule, and writes the folder of the population.
 
     Args:
         args: the settings.
-        write: writes the folder of a result, and returns its path.
+        writer: writes the folder, and is closed at the end.
+        checkpoint_every: as in `train_population`.
         begun: the result of a training that was stopped, which continues; None for a new one.
 
     Returns:
         The exit status: 0, or 128 plus the number of the signal that ended the training.
     """
+    from gpuvec.learners.population.search.pbt_folder import pbt_part
     from gpuvec.learners.population.search.population_based_training import population_based_training
+
+    def save(trained: PBTResult) -> None:
+        writer.save(trained.result, pbt_part(args, trained))
 
     display = PartsProgress(f"population-based training on {args.base.env}")
     display.begin(f"{args.num_agents:,} agents, a change every {args.interval} iterations")
-    with deferred_signals() as received_signal:
+    with closing(writer), deferred_signals() as received_signal:
         try:
             trained = population_based_training(
-                args, should_stop=lambda: received_signal() != 0, begun=begun, on_results=display.update
+                args, should_stop=lambda: received_signal() != 0, begun=begun, on_results=display.update, on_checkpoint=save,
+                checkpoint_every=checkpoint_every,
             )  # fmt: skip
         finally:
             display.end()
         iteration, iterations = trained.result.state["iteration"], trained.result.args.base.iterations
         if iteration == 0:
             return nothing_to_save(received_signal())
-        path = write(trained)
+        path = writer.finish(trained.result, 1, pbt_part(args, trained))
     print_population(trained.result.history, 3)
     print_lineage(trained)
     if iteration < iterations:

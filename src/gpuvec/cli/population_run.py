@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from gpuvec.learners.runs.records import POPULATION
 from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
-    from gpuvec.learners.population.results.population_result import PopulationResult
+    from gpuvec.learners.population.results.population_folder import PopulationWriter, SavedPopulation
 
 
 class PopulationProgress:
@@ -76,14 +76,21 @@ class Clock:
         return max(self._last - before, 1e-9)
 
 
-def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Path], num_best: int, state: Any = None) -> int:
+def run_population(
+    args: PopulationArgs,
+    writer: PopulationWriter,
+    num_best: int,
+    checkpoint_every: int | None,
+    begun: SavedPopulation | None = None,
+) -> int:
     """Trains a population, writes its folder, and prints its best agents.
 
     Args:
         args: the settings, resolved.
-        write: writes the folder of a result, and returns its path.
-        num_best: the number of agents in the table.
-        state: the state from which the training continues; None for a new one.
+        writer: writes the folder, and is closed at the end.
+        num_best: the number of the best agents in the table, which get a run folder.
+        checkpoint_every: as in `train_population`.
+        begun: what the folder of a population has that continues; None for a new one.
 
     Returns:
         The exit status: 0, or 128 plus the number of the signal that ended the training.
@@ -96,17 +103,18 @@ def run_population(args: PopulationArgs, write: Callable[[PopulationResult], Pat
         f"PPO on {base.env}, {args.num_agents:,} agents with {base.num_envs} environments each on {base.device}, seeds "
         f"{args.seeds[0]} to {args.seeds[-1]}"
     )
-    with deferred_signals() as received_signal:
+    state, history = (None, None) if begun is None else (begun.state, begun.history)
+    with closing(writer), deferred_signals() as received_signal:
         with Progress(title, base.iterations) as progress:
             display = PopulationProgress(progress, Clock())
             result = train_population(
                 args, state=state, on_phase=progress.wait_for, should_stop=lambda: received_signal() != 0,
-                on_results=display.update,
+                on_results=display.update, history=history, on_checkpoint=writer.save, checkpoint_every=checkpoint_every,
             )  # fmt: skip
         iteration = result.state["iteration"]
         if iteration == 0:
             return nothing_to_save(received_signal())
-        path = write(result)
+        path = writer.finish(result, num_best)
     print_population(result.history, num_best)
     print_lines(f"trained by {result.path}")
     if iteration < base.iterations:
@@ -144,18 +152,19 @@ def base_settings(settings: TrainingArgs) -> PPOArgs:
     return base
 
 
-def new_population(args: PopulationArgs, runs: Path, num_best: int) -> int:
+def new_population(args: PopulationArgs, runs: Path, num_best: int, checkpoint_every: int | None) -> int:
     """Trains a new population.
 
     Args:
         args: the settings, resolved.
         runs: the folder in which the folder of the population is created.
         num_best: the number of the best agents that get a run folder.
+        checkpoint_every: as in `train_population`.
     """
     with waiting("loading PyTorch"):
-        from gpuvec.learners.population.results.population_folder import save_population
+        from gpuvec.learners.population.results.population_folder import PopulationWriter
 
-    return run_population(args, lambda result: save_population(runs, result, num_best), num_best)
+    return run_population(args, PopulationWriter(runs), num_best, checkpoint_every)
 
 
 def is_population(path: Path) -> bool:
@@ -167,21 +176,23 @@ def is_population(path: Path) -> bool:
     return (path / POPULATION).is_file()
 
 
-def resume_population(path: Path, total_steps: int | None, trust: bool, num_best: int = 3) -> int:
+def resume_population(path: Path, total_steps: int | None, trust: bool, checkpoint_every: int | None, num_best: int = 3) -> int:
     """Continues the training of a population.
 
     Args:
         path: the folder of the population.
         total_steps: a new total number of environment steps of an agent; None for that of the settings.
         trust: whether the module that it names for its environment may be imported, which runs the module's code.
+        checkpoint_every: as in `train_population`.
         num_best: the number of the best agents that get a run folder.
 
     Raises:
         StateError: the training is complete.
         CheckpointError: a file is damaged, or the module of the environment is not trusted.
+        RunInUseError: another process continues the training.
     """
     with waiting("loading PyTorch"):
-        from gpuvec.learners.population.results.population_folder import load_population, write_population
+        from gpuvec.learners.population.results.population_folder import PopulationWriter, load_population
         from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(path) as folder:
@@ -190,12 +201,7 @@ def resume_population(path: Path, total_steps: int | None, trust: bool, num_best
         import_env_module(saved.args.base.env, trust, path)
         find_env_spec(saved.args.base.env)
         base = replace(saved.args.base, total_steps=total_steps or saved.args.base.total_steps)
-        args = replace(saved.args, base=base)
         if saved.state["iteration"] >= base.iterations:
             raise StateError(f"{path} is complete, with {base.iterations} iterations: give a larger --total-steps.")
-
-        def write(result: PopulationResult) -> Path:
-            write_population(folder, result._replace(history=saved.history.continued_by(result.history)), num_best)
-            return path
-
-        return run_population(args, write, num_best, saved.state)
+        args = replace(saved.args, base=base)
+        return run_population(args, PopulationWriter(path.parent, folder), num_best, checkpoint_every, saved)

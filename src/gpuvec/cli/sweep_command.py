@@ -19,6 +19,7 @@ from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.runs.records import SWEEP
 
+CheckpointIterations = Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: one checkpoint each minute)")]
 Ranges = Annotated[tuple[tuple[str, Literal["log", "linear"], float, float], ...], tyro.conf.UseAppendAction]
 
 
@@ -31,13 +32,14 @@ def is_search(path: Path) -> bool:
     return is_pbt(path) or (path / SWEEP).is_file()
 
 
-def resume_search(path: Path, total_steps: int | None, trust: bool) -> int:
+def resume_search(path: Path, total_steps: int | None, trust: bool, checkpoint_every: int | None) -> int:
     """Continues a search, or population-based training, that was stopped.
 
     Args:
         path: its folder.
         total_steps: a new total number of environment steps, which is refused; None for that of the settings.
         trust: whether the module that it names for its environment may be imported, which runs the module's code.
+        checkpoint_every: as in `train_population`.
 
     Raises:
         FileNotFoundError: there is no such folder, or it is of something else.
@@ -47,7 +49,7 @@ def resume_search(path: Path, total_steps: int | None, trust: bool) -> int:
     """
     if total_steps is not None:
         raise ValueError(f"{path} is of a search, whose parts depend on the number of steps: give no --total-steps.")
-    return resume_pbt(path, trust) if is_pbt(path) else resume_sweep(path, trust)
+    return (resume_pbt if is_pbt(path) else resume_sweep)(path, trust, checkpoint_every)
 
 
 def sweep(
@@ -61,6 +63,7 @@ def sweep(
     confirm: int = 3,
     confirmation_seeds: int = 10,
     pbt: int = 0,
+    checkpoint_every: CheckpointIterations = None,
     runs: Path = Path("runs"),
     resume: Path | None = None,
     trust: bool = False,
@@ -84,6 +87,7 @@ def sweep(
         confirmation_seeds: the number of fresh seeds for that.
         pbt: if above 0, train by population-based training instead: every so many iterations the worst agents copy the best
             ones, with settings that are perturbed.
+        checkpoint_every: iterations between two checkpoints, from which --resume continues after a crash.
         runs: the folder in which the folder of the search is created.
         resume: the folder of a search, or of population-based training, that was stopped, which continues with its settings.
         trust: with --resume, import the Python module that the folder names for its environment. Importing runs its code.
@@ -91,7 +95,7 @@ def sweep(
     if resume is not None:
         if param:
             raise ValueError("--resume continues with the settings of the folder: give no --param.")
-        return resume_search(resume, None, trust)
+        return resume_search(resume, None, trust, checkpoint_every)
     find_own_env(settings.env)
     parameters = tuple(SearchParameter(*each) for each in param)
     base = base_settings(settings)
@@ -100,7 +104,7 @@ def sweep(
         from gpuvec.learners.population.search.population_based_training import PBTArgs
 
     if pbt:
-        return new_pbt(PBTArgs(base, parameters, trials, pbt), runs)
+        return new_pbt(PBTArgs(base, parameters, trials, pbt), runs, checkpoint_every)
     args = SweepArgs(base, parameters, trials, seeds, sampler, halvings, reduction, confirm, confirmation_seeds)
     resolved = PopulationArgs(base).resolved(str(parse_device(base.device)))
-    return new_sweep(replace(args, base=resolved.base), runs)
+    return new_sweep(replace(args, base=resolved.base), runs, checkpoint_every)

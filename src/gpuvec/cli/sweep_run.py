@@ -28,26 +28,28 @@ if TYPE_CHECKING:
     from gpuvec.learners.population.search.sweep_folder import SweepWriter
 
 
-def new_sweep(args: SweepArgs, runs: Path) -> int:
+def new_sweep(args: SweepArgs, runs: Path, checkpoint_every: int | None) -> int:
     """Searches for settings.
 
     Args:
         args: the settings of the search, with resolved settings of the trials.
         runs: the folder in which the folder of the search is created.
+        checkpoint_every: as in `train_population`.
     """
     with waiting("loading PyTorch"):
         from gpuvec.learners.population.search.sweep import Search
         from gpuvec.learners.population.search.sweep_folder import SweepWriter
 
-    return run_sweep(Search(args), SweepWriter(runs, args))
+    return run_sweep(Search(args), SweepWriter(runs, args), checkpoint_every)
 
 
-def resume_sweep(path: Path, trust: bool) -> int:
+def resume_sweep(path: Path, trust: bool, checkpoint_every: int | None) -> int:
     """Continues a search that was stopped.
 
     Args:
         path: the folder of the search.
         trust: whether the module that it names for its environment may be imported, which runs the module's code.
+        checkpoint_every: as in `train_population`.
 
     Raises:
         FileNotFoundError: there is no such folder, or it is not that of a search.
@@ -65,15 +67,16 @@ def resume_sweep(path: Path, trust: bool) -> int:
         args, progress = load_sweep(folder)
         import_env_module(args.base.env, trust, path)
         find_env_spec(args.base.env)
-        return run_sweep(Search(args, progress), SweepWriter(path.parent, args, folder))
+        return run_sweep(Search(args, progress), SweepWriter(path.parent, args, folder), checkpoint_every)
 
 
-def run_sweep(search: Search, writer: SweepWriter) -> int:
+def run_sweep(search: Search, writer: SweepWriter, checkpoint_every: int | None) -> int:
     """Runs a search, prints the best settings, and writes the folder of the search.
 
     Args:
         search: the search.
         writer: writes its folder, which is closed at the end.
+        checkpoint_every: as in `train_population`.
 
     Returns:
         The exit status: 0, or 128 plus the number of the signal that ended the search.
@@ -88,8 +91,9 @@ def run_sweep(search: Search, writer: SweepWriter) -> int:
     try:
         with deferred_signals() as received_signal:
             result = search.run(
-                show, display.begin, should_stop=lambda: received_signal() != 0, on_finished_part=writer.save_progress
-            )
+                show, display.begin, should_stop=lambda: received_signal() != 0, on_progress=writer.save_progress,
+                checkpoint_every=checkpoint_every,
+            )  # fmt: skip
             display.end()
             if result is None:
                 writer.save_progress(search.progress)

@@ -37,8 +37,12 @@ if TYPE_CHECKING:
     AlgorithmName = str
 else:  # the choices on the command line are the algorithms of the registry, which a type checker cannot evaluate
     AlgorithmName = Literal[tuple(ALGORITHMS)]
+CHECKPOINT_EVERY = 50  # iterations of one training
 MAX_WATCH_SECONDS = 1_000_000
 Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
+CheckpointEvery = Annotated[
+    int | None, tyro.conf.arg(help_behavior_hint=f"(default: {CHECKPOINT_EVERY}; of a population one each minute)")
+]
 WatchSeconds = Annotated[float | None, tyro.conf.arg(help_behavior_hint="(default: never)")]
 
 
@@ -46,7 +50,7 @@ def train(
     settings: TrainingArgs,
     algorithm: AlgorithmName = "ppo",
     runs: Path = Path("runs"),
-    checkpoint_every: int = 50,
+    checkpoint_every: CheckpointEvery = None,
     log: Sinks = (),
     episodes: int = 100,
     watch: WatchSeconds = None,
@@ -66,7 +70,8 @@ def train(
         algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), or ddpg (deep deterministic policy
             gradient, for continuous actions). Each has its own settings: `gpuvec train --algorithm ddpg --help` lists them.
         runs: the folder in which the run folder is created.
-        checkpoint_every: iterations between two checkpoints. There is always one at the end; the last two are kept.
+        checkpoint_every: iterations between two checkpoints. There is always one at the end; the last two are kept, and of a
+            population the last one.
         log: where metrics are sent, besides the file metrics.jsonl in the run folder.
         episodes: the number of episodes in the evaluation at the end, which takes the likeliest actions.
         watch: seconds between two live replays, which a process of low priority records on the CPU; `gpuvec watch RUN --live`
@@ -86,7 +91,7 @@ def train(
     find_own_env(settings.env)  # an unknown id fails here, before torch is imported
     if population:
         refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
-        return _train_population(settings, population, runs, best)
+        return _train_population(settings, population, runs, best, checkpoint_every)
     return _train_policies(settings, algorithm, sharding, runs, log, checkpoint_every, episodes, live)
 
 
@@ -96,7 +101,7 @@ def _train_policies(
     sharding: Sharding,
     runs: Path,
     log: Sinks,
-    checkpoint_every: int,
+    checkpoint_every: int | None,
     episodes: int,
     live: LiveSettings | None,
 ) -> int:
@@ -124,7 +129,7 @@ def _train_policies(
     def open_run() -> RunWriter:
         return RunWriter.new(runs, algorithm, asdict(args), log)
 
-    return run_training(policies, open_run, None, checkpoint_every, episodes, live, sharding)
+    return run_training(policies, open_run, None, checkpoint_every or CHECKPOINT_EVERY, episodes, live, sharding)
 
 
 def _chosen_policies(
@@ -168,22 +173,21 @@ def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is
         raise ValueError("--num-envs auto is for one policy: give the number of environments of an agent.")
 
 
-def _train_population(settings: TrainingArgs, num_agents: int, runs: Path, best: int) -> int:
+def _train_population(settings: TrainingArgs, num_agents: int, runs: Path, best: int, checkpoint_every: int | None) -> int:
     """Trains a population with the settings of the command line."""
     if best < 0:
         raise ValueError(f"best must be at least 0, got {best}.")
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
 
-    return new_population(
-        PopulationArgs(base_settings(settings), num_agents).resolved(str(parse_device(settings.device))), runs, best
-    )
+    args = PopulationArgs(base_settings(settings), num_agents).resolved(str(parse_device(settings.device)))
+    return new_population(args, runs, best, checkpoint_every)
 
 
 def resume(
     run: Annotated[Path, tyro.conf.Positional],
     total_steps: int | None = None,
-    checkpoint_every: int = 50,
+    checkpoint_every: CheckpointEvery = None,
     log: Sinks = (),
     episodes: int = 100,
     watch: WatchSeconds = None,
@@ -214,7 +218,7 @@ def resume(
     live = live_settings(watch, watch_rows)
     require_packages(log)
     if is_search(run) or is_population(run):
-        return (resume_search if is_search(run) else resume_population)(run, total_steps, trust)
+        return (resume_search if is_search(run) else resume_population)(run, total_steps, trust, checkpoint_every)
 
     def settings_of_run(checkpoint: Mapping[str, Any]) -> dict[str, TrainingArgs]:
         return _settings_to_resume(checkpoint, run, total_steps, trust)
@@ -227,7 +231,7 @@ def _continue_run(
     settings_of_run: Callable[[Mapping[str, Any]], dict[str, TrainingArgs]],
     deterministic_shards: bool,
     log: Sinks,
-    checkpoint_every: int,
+    checkpoint_every: int | None,
     episodes: int,
     live: LiveSettings | None,
 ) -> int:
@@ -258,7 +262,9 @@ def _continue_run(
             return writer
 
         sharding = Sharding(1 + len(checkpoint.get("shards", ())), deterministic_shards, recorded_sync(folder))
-        return run_training(policies, open_run, checkpoint, checkpoint_every, episodes, live, sharding)
+        return run_training(
+            policies, open_run, checkpoint, checkpoint_every or CHECKPOINT_EVERY, episodes, live, sharding
+        )  # fmt: skip
 
 
 def lock_run(folder: RunFolder) -> None:
@@ -320,14 +326,14 @@ def _settings_to_resume(
     return policies
 
 
-def require_positive(checkpoint_every: int, episodes: int) -> None:
+def require_positive(checkpoint_every: int | None, episodes: int) -> None:
     """Raises ValueError unless both options are at least 1.
 
     Args:
-        checkpoint_every: iterations between two checkpoints.
+        checkpoint_every: iterations between two checkpoints; None for the default.
         episodes: the number of episodes in the evaluation.
     """
-    if checkpoint_every < 1 or episodes < 1:
+    if (checkpoint_every is not None and checkpoint_every < 1) or episodes < 1:
         raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
 
 

@@ -5,10 +5,11 @@ Letters: P agents.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,8 @@ from gpuvec.learners.wait_reports import OnPhase, phase
 ITERATIONS_PER_LAUNCH = {"cpu": 1, "cuda": 8}
 """The number of iterations between two reads of the numbers, by the kind of the device."""
 
+SECONDS_BETWEEN_CHECKPOINTS, MAX_SHARE_OF_TIME = 60.0, 0.05
+
 OnResults = Callable[[PopulationArgs, int, NDArray[np.float32]], None]
 """Called with the resolved settings, the number of finished iterations, and a launch's numbers, (iterations, metrics, P)."""
 OnLaunch = Callable[[PopulationPath, NDArray[np.float32]], None]
@@ -46,10 +49,17 @@ class HistoryRecorder:
         args: the settings, resolved.
         on_results: called with the numbers of each launch, in their order; None for nothing.
         first_iteration: the iteration after which the training continues; 0 for a new one.
+        begun: the history until then; None for none.
     """
 
-    def __init__(self, args: PopulationArgs, on_results: OnResults | None, first_iteration: int = 0) -> None:
-        self._args, self._on_results = args, on_results
+    def __init__(
+        self,
+        args: PopulationArgs,
+        on_results: OnResults | None,
+        first_iteration: int = 0,
+        begun: PopulationHistory | None = None,
+    ) -> None:
+        self._args, self._on_results, self._begun = args, on_results, begun
         self._first_iteration = self._iteration = first_iteration
         self._results: list[NDArray[np.float32]] = []
         self._seconds: list[float] = []
@@ -115,19 +125,21 @@ class HistoryRecorder:
         """The time of all launches so far."""
         return self._last - self._begin
 
-    def history(self, state: Mapping[str, Any]) -> PopulationHistory:
-        """Returns the history.
+    def result(self, population: PopulationPath) -> PopulationResult:
+        """Waits for all reads, and returns the result of the training so far, with its history from the beginning.
 
         Args:
-            state: the result of `state_dict` of the population.
+            population: the population.
         """
-        args, tensors = self._args, state["tensors"]
+        self.finish_reads()
+        args, state = self._args, population.state_dict()
+        tensors = state["tensors"]
         results = np.concatenate(self._results) if self._results else np.zeros((0, len(METRICS), args.num_agents), np.float32)
         iterations = self._first_iteration + 1 + np.arange(len(results))
         eval_return = np.full((len(results), args.num_agents), np.nan, np.float32)
         for iteration, returns in self._evaluations.items():
             eval_return[iteration - self._first_iteration - 1] = returns
-        return PopulationHistory(
+        history = PopulationHistory(
             steps=iterations * args.base.steps_per_iteration,
             seconds=np.array(self._seconds),
             metrics={
@@ -140,6 +152,55 @@ class HistoryRecorder:
             stopped_at=tensors["stopped_at"].cpu().numpy(),
             fault=tensors["fault"].cpu().numpy(),
         )
+        if self._begun is not None:
+            history = self._begun.continued_by(history)
+        return PopulationResult(args, history, state, population.name)
+
+
+class Checkpoints:
+    """Writes checkpoints between launches.
+
+    Args:
+        write: called with the result so far; None for no checkpoints.
+        every: the number of iterations between two checkpoints; None for one after the first launch, and then one each minute,
+            or less often if writing takes longer than `MAX_SHARE_OF_TIME`.
+        iteration: that after which the training continues; 0 for a new one.
+    """
+
+    def __init__(self, write: Callable[[PopulationResult], object] | None, every: int | None, iteration: int) -> None:
+        if every is not None and every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1, got {every}.")
+        self._write, self._every, self._last_iteration, self._next_time = write, every, iteration, -math.inf
+
+    def is_due(self, iteration: int) -> bool:
+        """Returns whether a checkpoint is due after `iteration`, the last one of a launch."""
+        if self._write is None or self._every is None:
+            return self._write is not None and time.perf_counter() >= self._next_time
+        return iteration // self._every > self._last_iteration // self._every
+
+    def write(self, result: PopulationResult) -> None:
+        """Writes the checkpoint of the `result` so far."""
+        assert self._write is not None, "it is due"
+        begin = time.perf_counter()
+        self._write(result)
+        end, self._last_iteration = time.perf_counter(), result.state["iteration"]
+        self._next_time = end + max(SECONDS_BETWEEN_CHECKPOINTS, (end - begin) / MAX_SHARE_OF_TIME)
+
+
+@contextmanager
+def _ready_population(
+    args: PopulationArgs, state: Mapping[str, Any] | None, on_phase: OnPhase | None
+) -> Iterator[PopulationPath]:
+    """Makes a population that begins or continues, and closes it at the end of the block."""
+    with ExitStack() as stack:
+        with phase(on_phase, f"compiling {args.base.env}"):
+            population = stack.enter_context(closing(make_population(args)))
+            if state is not None:
+                population.load_state_dict(state)
+        if args.base.device != "cpu":
+            with phase(on_phase, "capturing CUDA graphs"):
+                population.capture()
+        yield population
 
 
 def resolve_population(args: PopulationArgs) -> PopulationArgs:
@@ -187,6 +248,9 @@ def train_population(
     last_iteration: int | None = None,
     on_results: OnResults | None = None,
     while_training: Callable[[PopulationPath], None] = lambda population: None,
+    history: PopulationHistory | None = None,
+    on_checkpoint: Callable[[PopulationResult], object] | None = None,
+    checkpoint_every: int | None = None,
 ) -> PopulationResult:
     """Trains all agents for `args.base.total_steps` steps each.
 
@@ -207,6 +271,10 @@ def train_population(
         last_iteration: the iteration after which the training ends, to continue later; None for the last one of the settings.
         on_results: called with the numbers of each launch, in their order.
         while_training: called with the population after each launch was enqueued, on a GPU while it runs.
+        history: the numbers until `state`, with which those of the result begin; None for none.
+        on_checkpoint: called between launches with the result so far, from which the training can continue bit for bit.
+        checkpoint_every: iterations between two calls of `on_checkpoint`; None for one after the first launch, and then one
+            each minute, or less often if they take more than a twentieth of the time.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
@@ -215,16 +283,9 @@ def train_population(
     args = resolve_population(args)
     device = args.base.device
     # On a CPU each operation is short, and threads would slow it down; processes use several cores.
-    with torch_settings(device, 1), ExitStack() as stack:
-        with phase(on_phase, f"compiling {args.base.env}"):
-            population = stack.enter_context(closing(make_population(args)))
-            if state is not None:
-                population.load_state_dict(state)
-        if device != "cpu":
-            with phase(on_phase, "capturing CUDA graphs"):
-                population.capture()
-
-        recorder = HistoryRecorder(args, on_results, population.iteration)
+    with torch_settings(device, 1), _ready_population(args, state, on_phase) as population:
+        recorder = HistoryRecorder(args, on_results, population.iteration, history)
+        checkpoints = Checkpoints(on_checkpoint, checkpoint_every, population.iteration)
         end = min(args.base.iterations, last_iteration or args.base.iterations)
         while population.iteration < end and not (should_stop is not None and should_stop()):
             iterations = iterations_of_launch(args, population.iteration, end, iterations_per_launch)
@@ -234,6 +295,6 @@ def train_population(
             recorder.finish_reads(keep=1 if on_launch is None and reads_late(device) else 0)
             if on_launch is not None:
                 on_launch(population, recorder.last_results)
-        recorder.finish_reads()
-        final_state = population.state_dict()
-        return PopulationResult(args, recorder.history(final_state), final_state, population.name)
+            if population.iteration < end and checkpoints.is_due(population.iteration):
+                checkpoints.write(recorder.result(population))
+        return recorder.result(population)

@@ -11,8 +11,8 @@ from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.folder import RunFolder
 
 SETTINGS, VERSIONS, METRICS, RESULT = "args.json", "versions.json", "metrics.jsonl", "result.json"
-POPULATION, POPULATION_HISTORY, POPULATION_STATE = "population.json", "population.npz", "population.pt"
-PBT = "pbt.json"  # of a population whose settings change: what changes, and how often
+POPULATION = "population.npz"  # all of a population: its settings, its numbers, and the state from which it continues
+PBT = "pbt"  # in the record of a population whose settings change: what changes, and how often
 SWEEP = "sweep.json"  # of a search: its settings and, at the end, its result
 PROCESSES = "processes.json"  # of several shards, or of torchrun: the processes, the shards, and which job wrote them
 FAILURE = "failure.html"  # the replay of a number that was not finite

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuvec.errors import CheckpointError
+from gpuvec.learners.population.results.population_history import read_population_record
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, POPULATION, RESULT, SETTINGS, STOPPED, SWEEP, parse_json
 
@@ -86,7 +87,10 @@ def summarize_population(run: RunFolder) -> RunSummary:
     Args:
         run: the folder.
     """
-    record = read_record(run, POPULATION)
+    try:
+        record = read_population_record(run)
+    except CheckpointError:
+        record = {}
     base = record.get("base")
     settings = base if isinstance(base, dict) else {}
     iteration, num_agents = finite_number(record, "iteration"), finite_number(record, "num_agents")

@@ -17,8 +17,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from gpuvec.errors import LostProcessError, ProcessesError
@@ -32,6 +32,7 @@ GOODBYE_SECONDS = 2.0  # within which the others have read a goodbye
 TOKEN_BYTES = 16  # with which a process proves that it belongs to the training
 RANK_BYTES = 4
 GREETING_SECONDS = 5.0  # within which a process has sent them
+SECONDS_BETWEEN_LOOKS = 0.005  # into the store
 WAKE_UP = -1  # instead of a rank
 
 
@@ -175,45 +176,93 @@ class HeartbeatMonitor:
 def connect_heartbeats(launch: Launch, store: Any, seconds: float) -> dict[int, socket.socket]:
     """Connects process 0 with all others, and returns {rank: connection} of this process.
 
+    Process 0 listens only at the addresses by which the others know its machine, and not in all networks.
+
     Args:
         launch: the place of this process.
-        store: of torch.distributed, through which process 0 tells the others its port.
+        store: of torch.distributed, through which the processes exchange addresses.
         seconds: within which they must have connected.
 
     Raises:
         ProcessesError: a connection is missing.
     """
     if launch.rank == 0:
-        return _accept(launch.size, store, seconds)
-    port, _, token = store.get("heartbeats").decode().partition(" ")
+        return _accept(launch, store, seconds)
     try:
-        connection = socket.create_connection((launch.address, int(port)), seconds)
+        store.set(f"addresses/{launch.rank}", " ".join(resolve(launch.address)))
+        address, port, token = store.get(f"heartbeats/{launch.rank}").decode().split(" ")
+        connection = socket.create_connection((address, int(port)), seconds)
         connection.sendall(bytes.fromhex(token) + launch.rank.to_bytes(RANK_BYTES))
     except OSError as error:
-        raise ProcessesError(f"process {launch.rank} does not reach process 0 at {launch.address}:{port}: {error}.") from error
+        raise ProcessesError(f"process {launch.rank} does not reach process 0 at {launch.address}: {error}.") from error
     return {0: connection}
 
 
-def _accept(size: int, store: Any, seconds: float) -> dict[int, socket.socket]:
+def resolve(host: str) -> list[str]:
+    """Returns the IP addresses of a host as this machine knows it, in the order of preference.
+
+    Raises:
+        OSError: it does not know the host.
+    """
+    return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)))
+
+
+def listen(addresses: Sequence[str], port: int = 0) -> socket.socket:
+    """Returns a socket that listens at the first of some addresses that this machine has, and at no other one.
+
+    Args:
+        addresses: IP addresses.
+        port: the number of the port; 0 for a free one.
+
+    Raises:
+        OSError: the machine has none of them, or the port is in use.
+    """
+    problems: list[OSError] = []
+    for address in addresses:
+        try:
+            return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        except OSError as error:
+            problems.append(error)
+    raise OSError(f"it cannot listen at {', '.join(addresses)}: {problems[0] if problems else 'there is no address'}")
+
+
+def _accept(launch: Launch, store: Any, seconds: float) -> dict[int, socket.socket]:
     """Waits for the connections of all processes but the first."""
     token, end = secrets.token_bytes(TOKEN_BYTES), time.monotonic() + seconds
     connections: dict[int, socket.socket] = {}
-    is_dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if is_dual else socket.AF_INET
-    with socket.create_server(("", 0), family=family, dualstack_ipv6=is_dual) as server:
-        store.set("heartbeats", f"{server.getsockname()[1]} {token.hex()}")
-        while len(connections) < size - 1:
-            server.settimeout(max(0.01, end - time.monotonic()))
-            try:
-                connection, _ = server.accept()
-            except OSError as error:
-                missing = ", ".join(str(rank) for rank in range(1, size) if rank not in connections)
-                raise ProcessesError(f"process {missing} does not connect to process 0 within {seconds:.0f} s.") from error
-            rank = _read_rank(connection, token)
-            if rank is None:
-                connection.close()
-            else:
-                connections[rank] = connection
+
+    def error(reason: object) -> ProcessesError:
+        missing = ", ".join(str(rank) for rank in range(1, launch.size) if rank not in connections)
+        return ProcessesError(f"process {missing} does not connect to process 0 within {seconds:.0f} s: {reason}.")
+
+    with ExitStack() as stack:
+        servers: dict[str, socket.socket] = {}
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for rank in range(1, launch.size):
+            while not store.check([f"addresses/{rank}"]):
+                if time.monotonic() > end:
+                    raise error("it has not said by which address it knows process 0")
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+            addresses = store.get(f"addresses/{rank}").decode()
+            if addresses not in servers:
+                try:
+                    servers[addresses] = stack.enter_context(listen(addresses.split(" ")))
+                except OSError as problem:
+                    raise error(f"process {rank} knows MASTER_ADDR {launch.address} as {addresses}, and {problem}") from problem
+                selector.register(servers[addresses], selectors.EVENT_READ)
+            address, port = servers[addresses].getsockname()[:2]
+            store.set(f"heartbeats/{rank}", f"{address} {port} {token.hex()}")
+        while len(connections) < launch.size - 1:
+            ready = selector.select(max(0.01, end - time.monotonic()))
+            if not ready:
+                raise error("there is no connection")
+            for key, _ in ready:
+                connection, _ = key.fileobj.accept()  # type: ignore[union-attr]  # it is a socket
+                rank_of_other = _read_rank(connection, token)
+                if rank_of_other is None:
+                    connection.close()
+                else:
+                    connections[rank_of_other] = connection
     return connections
 
 

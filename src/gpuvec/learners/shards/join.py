@@ -19,7 +19,7 @@ import torch.distributed.distributed_c10d as c10d
 
 import gpuvec
 from gpuvec.errors import GpuvecError, LostProcessError, NonFiniteError, ProcessesError
-from gpuvec.learners.shards.heartbeats import HeartbeatMonitor, connect_heartbeats
+from gpuvec.learners.shards.heartbeats import HeartbeatMonitor, connect_heartbeats, listen, resolve
 from gpuvec.learners.shards.process_group import Groups, Processes
 from gpuvec.learners.shards.torchrun import Launch, process_device, read_launch
 
@@ -135,12 +135,17 @@ def _common_store(launch: Launch, seconds: float) -> Any:
         if not _stores:
             if not is_host:
                 _wait_for_port(launch, seconds)
+            # It listens at the address of MASTER_ADDR alone, and not in all networks.
+            own: dict[str, Any] = {"master_listen_fd": listen(resolve(launch.address), launch.port).detach()} if is_host else {}
             place = launch.address, launch.port, launch.size
-            _stores.append(dist.TCPStore(*place, is_host, timeout, wait_for_workers=False))  # type: ignore[attr-defined]  # no stub
+            store = dist.TCPStore(*place, is_host, timeout, wait_for_workers=False, **own)  # type: ignore[attr-defined]  # no stub
+            _stores.append(store)
     except (OSError, RuntimeError, ValueError) as error:
+        place_text, seconds_text = f"{launch.address}:{launch.port}", f"{time.monotonic() - begin:.0f} s"
+        if is_host:
+            raise ProcessesError(f"the first process cannot listen at {place_text}: {error}.") from error
         raise ProcessesError(
-            f"process {launch.rank} does not reach the first process at {launch.address}:{launch.port} within "
-            f"{time.monotonic() - begin:.0f} s."
+            f"process {launch.rank} does not reach the first process at {place_text} within {seconds_text}."
         ) from error
     return _stores[0]
 
@@ -159,7 +164,8 @@ def _meet(launch: Launch, seconds: float) -> Any:
         missing = [str(rank) for rank in range(launch.size) if not store.check([f"started/{rank}"])]
     except RuntimeError as error:
         raise LostProcessError("another process of the training is lost: the first process ended at the start.") from error
-    raise ProcessesError(f"of {launch.size} processes {', '.join(missing)} did not start within {seconds:.0f} s.")
+    own = "" if launch.rank or _has_job_store() else f" The first process listens at {', '.join(resolve(launch.address))}."
+    raise ProcessesError(f"of {launch.size} processes {', '.join(missing)} did not start within {seconds:.0f} s.{own}")
 
 
 def _wait_for_port(launch: Launch, seconds: float) -> None:

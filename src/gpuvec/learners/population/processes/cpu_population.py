@@ -20,6 +20,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from gpuvec.errors import StateError
 from gpuvec.learners.population.batched.batched_population import GROUP_SIZES
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.processes.cpu_worker import args_to_message, state_from_message, state_to_message
@@ -78,7 +79,9 @@ class CPUPopulation:
             assert process.stdout is not None, "it is a pipe"
             answer = read_message(process.stdout)
             if answer is None or "error" in answer.values:
-                raise RuntimeError(f"a process that trains agents ended: {self._reason(answer)}")
+                reason = self._reason(answer)
+                error = StateError if reason.startswith(StateError.__name__) else RuntimeError
+                raise error(f"a process that trains agents ended: {reason}")
             answers.append(answer)
         return answers
 
@@ -149,7 +152,7 @@ class CPUPopulation:
             saved: its result, of a population with the same seeds, networks and environment.
 
         Raises:
-            RuntimeError: a state of another population.
+            StateError: a state of another population.
         """
         messages = []
         for part in self._parts:

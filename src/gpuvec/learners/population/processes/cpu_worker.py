@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gpuvec.learners.algorithms import args_from_json, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.processes.worker_messages import Message, read_message, write_message
+from gpuvec.learners.population.state.state_arrays import to_arrays, to_tensors
 
 
 def args_to_message(args: PopulationArgs) -> Message:
@@ -62,16 +62,6 @@ def state_from_message(message: Message) -> dict[str, Any]:
     """
     env = {"buffers": to_tensors(message.arrays["buffers"]), "seed": message.values["seed"]}
     return {"tensors": to_tensors(message.arrays["tensors"]), "env": env, "iteration": message.values["iteration"]}
-
-
-def to_arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the same nesting with NumPy arrays in place of the tensors, (...)."""
-    return {name: x.numpy() if isinstance(x, Tensor) else to_arrays(x) for name, x in tensors.items()}
-
-
-def to_tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the same nesting with tensors in place of the NumPy `arrays`."""
-    return {name: to_tensors(x) if isinstance(x, Mapping) else torch.from_numpy(x) for name, x in arrays.items()}
 
 
 def answer(population: BatchedPopulation, message: Message) -> Message:

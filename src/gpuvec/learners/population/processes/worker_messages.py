@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.learners.population.results.npz_content import to_npz
+from gpuvec.learners.runs.npz_files import flatten, nest, to_npz
 
-SEPARATOR = "/"  # between the names of nested arrays; names of parameters and fields do not contain it
 LENGTH_BYTES = 8
 
 
@@ -31,7 +29,7 @@ def write_message(file: IO[bytes], message: Message) -> None:
         file: a pipe.
         message: the message.
     """
-    for part in (json.dumps(message.values).encode(), to_npz(dict(_flatten(message.arrays)))):
+    for part in (json.dumps(message.values).encode(), to_npz(flatten(message.arrays))):
         file.write(len(part).to_bytes(LENGTH_BYTES, "little") + part)
     file.flush()
 
@@ -49,25 +47,4 @@ def read_message(file: IO[bytes]) -> Message | None:
             return None
         parts.append(file.read(int.from_bytes(size, "little")))
     with np.load(io.BytesIO(parts[1]), allow_pickle=False) as arrays:
-        return Message(json.loads(parts[0]), _nest({name: arrays[name] for name in arrays.files}))
-
-
-def _flatten(arrays: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, x in arrays.items():
-        if isinstance(x, Mapping):
-            flat |= _flatten(x, f"{prefix}{name}{SEPARATOR}")
-        else:
-            flat[prefix + name] = x
-    return flat
-
-
-def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for path, x in flat.items():
-        *parents, name = path.split(SEPARATOR)
-        group = nested
-        for parent in parents:
-            group = group.setdefault(parent, {})
-        group[name] = x
-    return nested
+        return Message(json.loads(parts[0]), nest({name: arrays[name] for name in arrays.files}))

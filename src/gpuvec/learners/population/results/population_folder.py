@@ -3,12 +3,16 @@
 The files of the folder::
 
     runs/<env>__population__<seed>__<time>/
-        population.json    the settings that all agents share, their number, and what trained them
+        population.npz     all of the population: its settings, the numbers of all agents over the training, and the state from
+                           which it continues; of population-based training also what changes, and all changes so far
         versions.json      packages, Python, platform, and the commit if gpuvec runs from a checkout
-        population.npz     the numbers of all agents over the training, their seeds and the settings in which they differ
-        population.pt      the state from which the training continues
         best-<rank>__ppo__<seed>/    the run folder of an agent: a checkpoint, its settings and its metrics
         lock               locked by the process that writes to the folder
+
+What belongs together is one file, which is replaced as a whole while the population trains: a process that is killed leaves the
+file before or the file after. See design/0062.
+
+Letters: P agents, E environments of an agent.
 """
 
 from __future__ import annotations
@@ -21,99 +25,151 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.algorithms import args_from_json, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
 from gpuvec.learners.population.results.population_history import (
+    FORMAT,
     PopulationHistory,
-    history_to_npz,
-    read_population_history,
+    open_population,
+    read_history,
 )
 from gpuvec.learners.population.results.population_result import PopulationResult
-from gpuvec.learners.runs.checkpoint import load_tensors
-from gpuvec.learners.runs.checkpoint_schema import require_tensors
-from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_settings
+from gpuvec.learners.population.state.state_arrays import state_from_arrays, state_to_arrays
+from gpuvec.learners.runs.checkpoint_schema import require_network_size
+from gpuvec.learners.runs.content_checks import require_mapping, require_settings
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import POPULATION, POPULATION_HISTORY, POPULATION_STATE, VERSIONS, to_json
+from gpuvec.learners.runs.npz_files import NpzReader, write_npz
+from gpuvec.learners.runs.records import POPULATION, VERSIONS, to_json
 from gpuvec.learners.runs.run_writer import RunWriter, collect_versions, create_run_folder
 
+STATE = "state/"  # the beginning of the names of the arrays of the state
+AGENT_FOLDER = ".best.part"  # the run folder of an agent before it is complete
 
-def save_population(
-    runs: Path | str, result: PopulationResult, num_best: int = 1, more: Mapping[str, bytes] | None = None
-) -> Path:
+
+class FilePart(NamedTuple):
+    """What population-based training adds to the file of its population."""
+
+    record: Mapping[str, Any]
+    """{name: value} in the record."""
+    arrays: Mapping[str, Any]
+    """{name: array}."""
+
+
+class PopulationWriter:
+    """Writes the folder of a population, which it creates and locks before the first file.
+
+    Args:
+        runs: the folder in which the folder is created.
+        folder: the folder of a population that continues, which is locked; None for a new one.
+    """
+
+    def __init__(self, runs: Path | str, folder: RunFolder | None = None) -> None:
+        self._runs, self._folder = runs, folder
+
+    def save(self, result: PopulationResult, part: FilePart | None = None) -> Path:
+        """Writes the file of the population in place of the one before, and returns the path of the folder.
+
+        Args:
+            result: how far the training has come.
+            part: what is added to the file; None for nothing.
+
+        Raises:
+            RunWriteError: the file cannot be written; the one before is unchanged.
+        """
+        base, history, (values, arrays) = result.args.base, result.history, part or FilePart({}, {})
+        folder, returns = self._open(base), history.final_returns()
+        finite = returns[np.isfinite(returns)]
+        record = {
+            "format": FORMAT, "base": args_to_dict(base), "num_agents": result.args.num_agents, "trained_by": result.path,
+            "iteration": result.state["iteration"], "mean_return": float(finite.mean()) if len(finite) else None, **values,
+        }  # fmt: skip
+        content = {**history.arrays(), **state_to_arrays(result.state, STATE), **arrays}
+        with folder.open_replacement(POPULATION) as file:
+            write_npz(file, content, record)
+        return folder.path
+
+    def finish(self, result: PopulationResult, num_best: int, part: FilePart | None = None) -> Path:
+        """Writes the run folders of the best agents, in place of those that are there, and then the file of the population.
+
+        A process that is killed in between leaves a population that continues from the file before, and writes them again.
+
+        Args:
+            result: the result of the training.
+            num_best: the largest number of agents that get a run folder.
+            part: as in `save`.
+
+        Raises:
+            RunWriteError: a file cannot be written.
+        """
+        path = self._open(result.args.base).path
+        for old in path.glob("best-*__ppo__*"):
+            _remove(old)
+        for rank, k in enumerate(result.best(num_best), 1):
+            save_agent(path / f"best-{rank}__ppo__{result.args.seeds[k]}", result, k)
+        return self.save(result, part)
+
+    def _open(self, base: PPOArgs) -> RunFolder:
+        """Returns the folder, which exists from the first call on."""
+        if self._folder is None:
+            self._folder = RunFolder(create_run_folder(self._runs, base.env, "population", base.seed))
+            self._folder.lock()
+            self._folder.write(VERSIONS, to_json(collect_versions()))
+        return self._folder
+
+    def close(self) -> None:
+        """Unlocks and closes the folder."""
+        if self._folder is not None:
+            self._folder.close()
+
+
+def save_population(runs: Path | str, result: PopulationResult, num_best: int = 1) -> Path:
     """Writes the folder of a population, and returns its path.
 
     Args:
         runs: the folder in which the folder is created.
         result: the result of the training.
         num_best: the number of the best agents that get a run folder.
-        more: {name: content} of other files in the folder.
 
     Raises:
         RunWriteError: a file cannot be written.
     """
-    path = create_run_folder(runs, result.args.base.env, "population", result.args.base.seed)
-    with RunFolder(path) as folder:
-        folder.lock()
-        write_population(folder, result, num_best)
-        for name, content in (more or {}).items():
-            folder.write(name, content)
-    return path
-
-
-def write_population(folder: RunFolder, result: PopulationResult, num_best: int) -> None:
-    """Writes the files of a population into its folder, in place of those that are there.
-
-    Args:
-        folder: the folder, which is locked.
-        result: the result of the training.
-        num_best: the number of the best agents that get a run folder.
-
-    Raises:
-        RunWriteError: a file cannot be written.
-    """
-    base = result.args.base
-    folder.write(VERSIONS, to_json(collect_versions()))
-    returns = result.history.final_returns()
-    finite = returns[np.isfinite(returns)]
-    record = {
-        "base": args_to_dict(base), "num_agents": result.args.num_agents, "trained_by": result.path,
-        "iteration": result.state["iteration"], "mean_return": float(finite.mean()) if len(finite) else None,
-    }  # fmt: skip
-    folder.write(POPULATION, to_json(record))
-    folder.write(POPULATION_HISTORY, history_to_npz(result.history))
-    with folder.open_replacement(POPULATION_STATE) as file:
-        torch.save(dict(result.state), file)
-    for old in folder.path.glob("best-*__ppo__*"):
-        if not old.is_symlink():
-            shutil.rmtree(old)
-    for rank, k in enumerate(result.best(num_best), 1):
-        save_agent(folder.path / f"best-{rank}__ppo__{result.args.seeds[k]}", result, k)
+    with closing(PopulationWriter(runs)) as writer:
+        return writer.finish(result, num_best)
 
 
 def save_agent(path: Path, result: PopulationResult, k: int) -> None:
     """Writes the run folder of an agent, which `gpuvec eval`, `watch`, `export`, `plot` and `resume` take.
 
     Args:
-        path: the path of the folder, which is created, in place of one that is there.
+        path: the path of the folder, which is complete or not there, in place of one that is there.
         result: the result of the training.
         k: the number of the agent.
 
     Raises:
         RunWriteError: a file cannot be written.
     """
-    if path.exists() and not path.is_symlink():
-        shutil.rmtree(path)
-    path.mkdir()
-    folder = RunFolder(path)
+    part = path.with_name(AGENT_FOLDER)
+    _remove(part)
+    part.mkdir()
+    folder = RunFolder(part)
     folder.write(VERSIONS, to_json(collect_versions()))
     with closing(RunWriter(folder, asdict(result.args.agent(k)))) as writer:
         for metrics in metrics_of_agent(result.history, k, result.args.base.steps_per_iteration):
             writer.log(metrics)
         writer.save(result.checkpoint(k))
+    _remove(path)
+    part.rename(path)
+
+
+def _remove(path: Path) -> None:
+    """Removes a folder if there is one; of a link, which leads elsewhere, the link alone."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def metrics_of_agent(history: PopulationHistory, k: int, steps_per_iteration: int) -> Iterator[dict[str, float]]:
@@ -138,6 +194,13 @@ class SavedPopulation(NamedTuple):
     args: PopulationArgs
     history: PopulationHistory
     state: dict[str, Any]
+    path: str
+    """What trained the population."""
+
+    @property
+    def result(self) -> PopulationResult:
+        """The result of the training so far."""
+        return PopulationResult(self.args, self.history, self.state, self.path)
 
 
 def load_population(path: Path | str) -> SavedPopulation:
@@ -148,47 +211,87 @@ def load_population(path: Path | str) -> SavedPopulation:
 
     Raises:
         FileNotFoundError: there is no such folder, or it is not that of a population.
-        CheckpointError: a file is damaged.
+        CheckpointError: the file is damaged, or of another version.
     """
-    with RunFolder(path) as folder:
-        base, history = read_population_history(folder)
-        if base.get("algorithm") != "ppo":
-            raise CheckpointError(f"{folder.path / POPULATION} is not of a population that learns by PPO.")
-        with folder.open(POPULATION_STATE) as file:
-            try:
-                state = require_state(load_tensors(file))
-                require_settings(base, "base")
-                args = _population_args(base, history)
-            except (CheckpointError, ValueError) as error:
-                raise CheckpointError(f"{folder.path / POPULATION_STATE} cannot be used: {error}") from error
-    return SavedPopulation(args, history, state)
+    with RunFolder(path) as folder, open_population(folder) as (reader, record):
+        return read_population(reader, record)
 
 
-def _population_args(base: dict[str, Any], history: PopulationHistory) -> PopulationArgs:
-    args = args_from_json(base)
-    assert isinstance(args, PPOArgs), "the algorithm is PPO"
-    columns = ({name: column.tolist() for name, column in group.items()} for group in (history.settings, history.params))
-    return PopulationArgs(args, history.num_agents, tuple(history.seeds.tolist()), *columns)
-
-
-def require_state(state: object) -> dict[str, Any]:
-    """Returns the same object if it has the parts of the state of a population.
+def read_population(reader: NpzReader, record: Mapping[str, Any]) -> SavedPopulation:
+    """Reads a population, after checks that its parts fit together.
 
     Args:
-        state: what the file contained.
+        reader: the file, which anybody may have written.
+        record: its record.
 
     Raises:
-        CheckpointError: it is something else.
+        CheckpointError: the file is damaged.
     """
-    parts = require_mapping(state, "the state")
-    require_keys(parts, ("tensors", "env", "iteration"), "", exact=True)
-    require_tensors(require_mapping(parts["tensors"], "tensors"), "tensors")
-    require_keys(parts["tensors"], ("stopped_at", "parameters"), "tensors", exact=False)
-    require_keys(require_mapping(parts["env"], "env"), ("buffers", "seed"), "env", exact=True)
-    require_tensors(require_mapping(parts["env"]["buffers"], "env.buffers"), "env.buffers")
-    seeds, iteration = parts["env"]["seed"], parts["iteration"]
-    if not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds):
-        raise CheckpointError("env.seed must be a list of integers.")
-    if not isinstance(iteration, int) or iteration < 0:
-        raise CheckpointError("iteration must be an integer of at least 0.")
-    return dict(parts)
+    history = read_history(reader, record["num_agents"])
+    try:
+        args = _population_args(record["base"], history)
+    except (CheckpointError, ValueError, TypeError) as error:
+        raise reader.error(f"its settings cannot be used: {str(error).rstrip('.')}") from error
+    state = read_state(reader, STATE, args, history)
+    if state["iteration"] != len(history.steps) or record.get("iteration") != len(history.steps):
+        raise reader.error(f"it has the numbers of {len(history.steps):,} iterations, and the state of another one")
+    return SavedPopulation(args, history, state, str(record.get("trained_by", ""))[:80])
+
+
+def population_base(values: object) -> PPOArgs:
+    """Returns the settings that all agents share, which JSON contained.
+
+    Args:
+        values: expected as `args_to_dict` returns it, with lists in place of tuples.
+
+    Raises:
+        CheckpointError: a setting is missing, unknown or out of its range.
+    """
+    settings = require_mapping(values, "base")
+    require_settings({name: tuple(x) if isinstance(x, list) else x for name, x in settings.items()}, "base")
+    args = args_from_json(settings)
+    if not isinstance(args, PPOArgs):
+        raise CheckpointError("base is not of the algorithm ppo.")
+    return args
+
+
+def _population_args(base: object, history: PopulationHistory) -> PopulationArgs:
+    columns = ({name: column.tolist() for name, column in group.items()} for group in (history.settings, history.params))
+    shared = population_base(base)
+    if shared.num_envs is None or shared.total_steps is None:
+        raise CheckpointError("num_envs and total_steps must be numbers.")
+    return PopulationArgs(shared, history.num_agents, tuple(history.seeds.tolist()), *columns)
+
+
+def read_state(reader: NpzReader, prefix: str, args: PopulationArgs, history: PopulationHistory | None) -> dict[str, Any]:
+    """Reads the state of a population, after checks that it fits its settings and its numbers.
+
+    Shapes that depend on the environment are compared where the state is restored.
+
+    Args:
+        reader: the file, which anybody may have written.
+        prefix: of the names of the arrays.
+        args: the settings of the population.
+        history: its numbers; None if there are none yet.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    state = state_from_arrays(reader, prefix, args)
+    tensors, iteration = state["tensors"], state["iteration"]
+    weights = {name: x[0] for name, x in tensors["parameters"].items()}
+    try:
+        require_network_size(args.base, weights)
+    except CheckpointError as error:
+        raise reader.error(str(error).rstrip(".")) from error
+    for name in AGENT_SETTINGS:
+        if tensors["settings"][name].tolist() != list(args.column(name)):
+            raise reader.error(f"the state has other values of {name} than the settings")
+    if history is None:
+        return state
+    if not np.array_equal(history.steps, (iteration - np.arange(len(history.steps))[::-1]) * args.base.steps_per_iteration):
+        raise reader.error(f"its numbers are not those of the iterations to {iteration:,}")
+    for name in ("stopped_at", "fault"):
+        if not np.array_equal(getattr(history, name), tensors[name].numpy()):
+            raise reader.error(f"the state has another {name} than the numbers")
+    return state

@@ -5,8 +5,10 @@ Letters: P agents, I iterations.
 
 from __future__ import annotations
 
-import zipfile
-from typing import IO, Any, NamedTuple
+import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +16,14 @@ from numpy.typing import NDArray
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.metric_names import EVAL_RETURN
 from gpuvec.learners.population.agent_metrics import FAULTS, METRICS, RUNNING
-from gpuvec.learners.population.results.npz_content import to_npz
+from gpuvec.learners.population.population_args import MAX_AGENTS
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, POPULATION, POPULATION_HISTORY, parse_json
+from gpuvec.learners.runs.npz_files import NpzReader
+from gpuvec.learners.runs.records import POPULATION
 
 FloatArray = NDArray[np.float64]
 FINAL_PART = 0.1  # of the iterations, at their end, over which returns are averaged if there is no evaluation
-MAX_ELEMENTS = 2**31  # of an array in a file
+FORMAT = 1  # the version of the structure of the file, increased by each change that makes older ones unreadable
 PREFIXES = {"metrics": "metric", "settings": "setting", "params": "param"}  # of the names of arrays in the file
 
 
@@ -102,68 +105,90 @@ class PopulationHistory(NamedTuple):
         return {name: x for name, x in self._asdict().items() if name not in PREFIXES} | nested
 
 
-def history_to_npz(history: PopulationHistory) -> bytes:
-    """Returns the content of an npz file of a history.
+def read_history(reader: NpzReader, num_agents: int, prefix: str = "") -> PopulationHistory:
+    """Reads a history from a file that anybody may have written.
 
     Args:
-        history: the history.
-    """
-    return to_npz(history.arrays())
-
-
-def read_history(file: IO[bytes], name: str) -> PopulationHistory:
-    """Reads a history from an npz file that anybody may have written.
-
-    Args:
-        file: the file.
-        name: what messages call it.
+        reader: the file.
+        num_agents: P.
+        prefix: of the names of the arrays.
 
     Raises:
-        CheckpointError: the file is damaged, or is not the history of a population.
+        CheckpointError: the file is damaged, or has not the history of so many agents.
     """
-    try:
-        with np.load(file, allow_pickle=False) as saved:
-            arrays = {key: saved[key] for key in saved.files}
-    except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{name} is damaged: it is not an npz file of arrays ({error}).") from error
-    return history_from_arrays(arrays, name)
-
-
-def history_from_arrays(arrays: dict[str, NDArray[Any]], name: str) -> PopulationHistory:
-    """Returns the history that has the arrays of a file that anybody may have written.
-
-    Args:
-        arrays: {name: array}, as `PopulationHistory.arrays` returns them.
-        name: what messages call the file.
-
-    Raises:
-        CheckpointError: they are not those of the history of a population.
-    """
-    try:
-        return _parse(arrays)
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"{name} is not the history of a population: {error}.") from error
-
-
-def _parse(arrays: dict[str, NDArray[Any]]) -> PopulationHistory:
-    """Returns a history; raises KeyError or ValueError unless the arrays have its names, shapes and dtypes."""
+    reader.require(f"{prefix}steps", None, np.int64)
+    by_iteration = (reader.specs[f"{prefix}steps"][0] or (0,))[0]
+    expected: dict[str, tuple[tuple[int, ...], type]] = {"steps": ((by_iteration,), np.int64)}
+    expected |= {"seconds": ((by_iteration,), np.float64)}
+    expected |= {f"metric.{name}": ((by_iteration, num_agents), np.float32) for name in (*METRICS, EVAL_RETURN)}
+    expected |= dict.fromkeys(("seeds", "stopped_at", "fault"), ((num_agents,), np.int64))
+    names = [name.removeprefix(prefix) for name in reader.specs if name.startswith(prefix)]
+    columns = [name for name in names if name.startswith(("setting.", "param."))]
+    expected |= dict.fromkeys(columns, ((num_agents,), np.float64))
+    for name, (shape, dtype) in expected.items():
+        reader.require(prefix + name, shape, dtype)
+    arrays = reader.read_all(prefix, expected)
     groups: dict[str, Any] = {}
-    for group, prefix in PREFIXES.items():
-        names = [name for name in arrays if name.startswith(f"{prefix}.")]
-        groups[group] = {name.removeprefix(f"{prefix}."): arrays[name] for name in names}
+    for group, start in PREFIXES.items():
+        groups[group] = {name.removeprefix(f"{start}."): x for name, x in arrays.items() if name.startswith(f"{start}.")}
     own: dict[str, Any] = {name: arrays[name] for name in PopulationHistory._fields if name not in PREFIXES}
     history = PopulationHistory(**own, **groups)
-    iterations, agents = len(history.steps), len(history.seeds)
-    if missing := [name for name in (*METRICS, EVAL_RETURN) if name not in history.metrics]:
-        raise ValueError(f"there is no metric {missing[0]}")
-    expected = {f"metric.{name}": (iterations, agents) for name in history.metrics} | {"steps": (iterations,)}
-    for name, x in history.arrays().items():
-        shape = expected.get(name, (iterations,) if name == "seconds" else (agents,))
-        if x.shape != shape or x.dtype.kind not in "iuf" or not iterations or not agents:
-            raise ValueError(f"{name} must have shape {shape}, got {x.shape} of {x.dtype}")
+    steps, seconds = history.steps, history.seconds
+    if not len(steps) or steps[0] < 1 or (np.diff(steps) < 1).any():
+        raise reader.error(f"{prefix}steps must be numbers above 0 that ascend")
+    if not np.isfinite(seconds).all() or seconds[0] < 0.0 or (np.diff(seconds) < 0.0).any():
+        raise reader.error(f"{prefix}seconds must be numbers of at least 0 that do not descend")
     if history.fault.min() < 0 or history.fault.max() >= len(FAULTS):
-        raise ValueError("fault has a number that is not known")
+        raise reader.error(f"{prefix}fault has a number that is not known")
     return history
+
+
+def read_population_record(folder: RunFolder) -> dict[str, Any]:
+    """Returns the record of the file of a population: its settings, and how far it has come.
+
+    Args:
+        folder: the folder of the population.
+
+    Raises:
+        FileNotFoundError: the folder is not that of a population.
+        CheckpointError: the file is damaged, or of another version.
+    """
+    with open_population(folder) as (_, record):
+        return record
+
+
+@contextmanager
+def open_population(folder: RunFolder) -> Iterator[tuple[NpzReader, dict[str, Any]]]:
+    """Opens the file of a population.
+
+    Args:
+        folder: the folder of the population.
+
+    Yields:
+        The file and its record, which has the settings that all agents share as "base", and as "num_agents" a number of agents.
+
+    Raises:
+        FileNotFoundError: the folder is not that of a population.
+        CheckpointError: the file is damaged, or of another version.
+    """
+    try:
+        file = folder.open(POPULATION)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{folder.path} is not the folder of a population: it has no {POPULATION}. `gpuvec train --population` creates one."
+        ) from None
+    with file:
+        reader = NpzReader(file, str(folder.path / POPULATION))
+        record = reader.record()
+        if record.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{reader.name} has the format {reprlib.repr(record.get('format'))}; this gpuvec reads {FORMAT}: use the "
+                "version that wrote it."
+            )
+        num_agents = record.get("num_agents")
+        if not isinstance(record.get("base"), dict) or type(num_agents) is not int or not 1 <= num_agents <= MAX_AGENTS:
+            raise reader.error(f"its record must have settings, and from 1 to {MAX_AGENTS:,} agents")
+        yield reader, record
 
 
 def read_population_history(folder: RunFolder) -> tuple[dict[str, Any], PopulationHistory]:
@@ -174,18 +199,7 @@ def read_population_history(folder: RunFolder) -> tuple[dict[str, Any], Populati
 
     Raises:
         FileNotFoundError: the folder is not that of a population.
-        CheckpointError: a file is damaged.
+        CheckpointError: the file is damaged, or of another version.
     """
-    try:
-        record = parse_json(folder.read(POPULATION, MAX_RECORD_BYTES))
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{folder.path} is not the folder of a population: it has no {POPULATION}. `gpuvec train --population` creates one."
-        ) from None
-    base = record.get("base") if isinstance(record, dict) else None
-    if not isinstance(base, dict):
-        raise CheckpointError(
-            f"{folder.path / POPULATION} is damaged: it is not a JSON object with the settings of a population."
-        )
-    with folder.open(POPULATION_HISTORY) as file:
-        return base, read_history(file, str(folder.path / POPULATION_HISTORY))
+    with open_population(folder) as (reader, record):
+        return record["base"], read_history(reader, record["num_agents"])

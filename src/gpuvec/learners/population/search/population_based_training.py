@@ -268,6 +268,8 @@ def population_based_training(
     should_stop: Callable[[], bool] | None = None,
     begun: PBTResult | None = None,
     on_results: OnResults | None = None,
+    on_checkpoint: Callable[[PBTResult], object] | None = None,
+    checkpoint_every: int | None = None,
 ) -> PBTResult:
     """Trains a population whose settings change while it learns.
 
@@ -278,6 +280,7 @@ def population_based_training(
         should_stop: called before each launch; returns whether the training ends, to continue later from its result.
         begun: the result of a training with the same settings that was stopped, which continues bit for bit.
         on_results: as in `train_population`.
+        on_checkpoint, checkpoint_every: as in `train_population`.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
@@ -298,11 +301,15 @@ def population_based_training(
     base = replace(args.base, anneal_lr=False)
     population_args = PopulationArgs(base, args.num_agents, (), *split_columns(first_values))
     require_interval(args, population_args)
-    state = None if begun is None else begun.result.state
+    state, history = (None, None) if begun is None else (begun.result.state, begun.result.history)
+
+    def save(result: PopulationResult) -> None:
+        assert on_checkpoint is not None, "it is called if there is one"
+        on_checkpoint(PBTResult(result, exploration.schedule()))
+
     result = train_population(
         population_args, after_launch, state, on_phase, args.interval, should_stop, on_results=on_results,
-        while_training=exploration.prepare,
+        while_training=exploration.prepare, history=history, on_checkpoint=None if on_checkpoint is None else save,
+        checkpoint_every=checkpoint_every,
     )  # fmt: skip
-    if begun is not None:
-        result = result._replace(history=begun.result.history.continued_by(result.history))
     return PBTResult(result, exploration.schedule())

@@ -117,7 +117,8 @@ class Search:
         on_part: Callable[[str], None] | None = None,
         on_phase: OnPhase | None = None,
         should_stop: Callable[[], bool] | None = None,
-        on_finished_part: Callable[[SweepProgress], None] | None = None,
+        on_progress: Callable[[SweepProgress], None] | None = None,
+        checkpoint_every: int | None = None,
     ) -> SweepResult | None:
         """Runs the search to its end, or until it is stopped; `progress` is then where it continues.
 
@@ -126,7 +127,9 @@ class Search:
             on_part: called with a text at the beginning of each part of the search.
             on_phase: as in `train_population`.
             should_stop: called before each launch; returns whether the search stops.
-            on_finished_part: called with the progress when a part is finished and another one follows.
+            on_progress: called with the progress, from which the search can continue, when a part is finished and another one
+                follows, and during a part as often as `on_checkpoint` of `train_population`.
+            checkpoint_every: as in `train_population`.
 
         Returns:
             The result; None if the search was stopped.
@@ -142,11 +145,10 @@ class Search:
                 on_part(self._title())
             last_iteration = None if is_confirmation else parts[progress.part][1]
             result = train_population(
-                self._population(), state=progress.state, on_phase=on_phase, should_stop=should_stop,
-                last_iteration=last_iteration, on_results=on_results,
+                population_of_part(self.args, progress), state=progress.state, on_phase=on_phase, should_stop=should_stop,
+                last_iteration=last_iteration, on_results=on_results, history=progress.history,
+                on_checkpoint=self._checkpoint(on_progress), checkpoint_every=checkpoint_every,
             )  # fmt: skip
-            if progress.history is not None:
-                result = result._replace(history=progress.history.continued_by(result.history))
             if result.state["iteration"] < (last_iteration or result.args.base.iterations):
                 history = result.history if len(result.history.steps) else None
                 self.progress = replace(progress, state=result.state, history=history)
@@ -154,8 +156,14 @@ class Search:
             if is_confirmation:
                 return self._result(result)
             self.progress = self._next_part(result)
-            if on_finished_part is not None:
-                on_finished_part(self.progress)
+            if on_progress is not None:
+                on_progress(self.progress)
+
+    def _checkpoint(self, on_progress: Callable[[SweepProgress], None] | None) -> Callable[[PopulationResult], None] | None:
+        """Returns the function that passes the result of a part so far on as the progress of the search; None for none."""
+        if on_progress is None:
+            return None
+        return lambda result: on_progress(replace(self.progress, state=result.state, history=result.history))
 
     def _title(self) -> str:
         """Returns what the part does."""
@@ -163,20 +171,6 @@ class Search:
         if part < len(self.args.rungs):
             return f"{len(trials):,} trials to iteration {self.args.rungs[part][1]:,}"
         return f"the best {len(trials)} trials on {self.args.confirmation_seeds} fresh seeds"
-
-    def _population(self) -> PopulationArgs:
-        """Returns the population of the part, in which each trial has an agent with each seed."""
-        args, trials, base = self.args, self.progress.trials, self.args.base
-        # At the end of a part all agents are evaluated; in the confirmation also before, for the steps to the threshold.
-        first, count, every = base.seed, args.num_seeds, None
-        if self.progress.part == len(args.rungs):
-            first, count, every = first + count, args.confirmation_seeds, args.confirmation_interval
-        columns = {name: column[trials].repeat(count) for name, column in self.progress.values.items()}
-        params = {name: value for name, value in base.params.items() if f"params.{name}" not in columns}
-        seeds = tuple(range(first, first + count)) * len(trials)
-        shared = replace(base, params=params, evaluate_every=every)
-        population = PopulationArgs(shared, len(seeds), seeds, *split_columns(columns))
-        return population.resolved(str(parse_device(base.device)))
 
     def _next_part(self, result: PopulationResult) -> SweepProgress:
         """Returns the progress after a finished part, with which the better trials continue.
@@ -214,6 +208,26 @@ class Search:
         return SweepResult(
             self.args, progress.values, progress.scores, progress.rungs, confirmations, confirmed, progress.trials
         )  # fmt: skip
+
+
+def population_of_part(args: SweepArgs, progress: SweepProgress) -> PopulationArgs:
+    """Returns the population of the part that continues, in which each trial has an agent with each seed.
+
+    Args:
+        args: the settings of the search.
+        progress: how far it has come.
+    """
+    trials, base = progress.trials, args.base
+    # At the end of a part all agents are evaluated; in the confirmation also before, for the steps to the threshold.
+    first, count, every = base.seed, args.num_seeds, None
+    if progress.part == len(args.rungs):
+        first, count, every = first + count, args.confirmation_seeds, args.confirmation_interval
+    columns = {name: column[trials].repeat(count) for name, column in progress.values.items()}
+    params = {name: value for name, value in base.params.items() if f"params.{name}" not in columns}
+    seeds = tuple(range(first, first + count)) * len(trials)
+    shared = replace(base, params=params, evaluate_every=every)
+    population = PopulationArgs(shared, len(seeds), seeds, *split_columns(columns))
+    return population.resolved(str(parse_device(base.device)))
 
 
 def sweep(

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, field, replace
 
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import MAX_COUNT
 from gpuvec.learners.config.tuned_populations import NUM_ENVS
+from gpuvec.learners.population.population_args import MAX_AGENTS
 from gpuvec.learners.population.search.search_space import SamplerName, SearchParameter, require_search_space
 from gpuvec.learners.runs.comparison import reward_threshold
 
@@ -49,6 +51,12 @@ class SweepArgs:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
                 raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
+        agents = {"trials": self.num_trials * self.num_seeds, "confirmed trials": self.num_confirmed * self.confirmation_seeds}
+        for name, count in agents.items():
+            if count > MAX_AGENTS:
+                raise ValueError(f"the {name} need {count:,} agents, and at most {MAX_AGENTS:,} train at once.")
+        if self.halvings > math.log(MAX_COUNT, self.reduction):
+            raise ValueError(f"reduction ** halvings must be at most {MAX_COUNT:,}: give fewer halvings.")
         if self.sampler not in ("sobol", "random"):
             raise ValueError(f"sampler must be sobol or random, got {self.sampler!r}.")
         require_search_space(self.parameters, self.base)

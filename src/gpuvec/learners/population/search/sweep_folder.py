@@ -5,7 +5,7 @@ The files of the folder::
     runs/<env>__sweep__<seed>__<time>/
         sweep.json       the settings of the search, and at its end the best settings and the confirmations
         versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
-        progress.pt      where a search that is not finished continues
+        progress.npz     where a search that is not finished continues; one file, which is replaced as a whole
         trials.npz       the settings, the score and the last part of each trial
         trials.png       the trials as lines from setting to setting, and the scores by each; only where matplotlib is installed
         best__ppo__<seed>/    the run folder of the best agent of the best trial
@@ -21,27 +21,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gpuvec.errors import CheckpointError, StateError
-from gpuvec.learners.algorithms import args_from_json, args_to_dict
-from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.population.results.npz_content import to_npz
-from gpuvec.learners.population.results.population_folder import require_state, save_agent
-from gpuvec.learners.population.results.population_history import history_from_arrays
-from gpuvec.learners.population.search.sweep import SweepProgress, SweepResult
+from gpuvec.learners.algorithms import args_to_dict
+from gpuvec.learners.population.results.population_folder import population_base, read_state, save_agent
+from gpuvec.learners.population.results.population_history import read_history
+from gpuvec.learners.population.search.sweep import SweepProgress, SweepResult, population_of_part
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.trials import TRIALS, parse_parameters
-from gpuvec.learners.runs.checkpoint import load_tensors
-from gpuvec.learners.runs.checkpoint_schema import require_tensors
+from gpuvec.learners.population.state.state_arrays import state_to_arrays
 from gpuvec.learners.runs.comparison import reward_threshold
-from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_settings
+from gpuvec.learners.runs.content_checks import require_keys, require_mapping
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.npz_files import NpzReader, flatten, to_npz, write_npz
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, VERSIONS, parse_json, to_json
 from gpuvec.learners.runs.run_writer import collect_versions, create_run_folder
 
-PROGRESS, TRIALS_PICTURE = "progress.pt", "trials.png"
+PROGRESS, TRIALS_PICTURE = "progress.npz", "trials.png"
+TRIAL, HISTORY, STATE = "trial/", "history/", "state/"  # the beginnings of the names of arrays in the progress
 COUNTS = ("num_trials", "num_seeds", "halvings", "reduction", "num_confirmed", "confirmation_seeds")
 """The settings of a search that are numbers."""
 
@@ -94,13 +91,13 @@ class SweepWriter:
         folder = self.open()
         arrays = {**progress.values, "score": progress.scores, "part": progress.rungs}
         folder.write(TRIALS, to_npz(arrays))
-        content = {
-            "arrays": _to_tensors(arrays), "part": progress.part, "trials": list(progress.trials),
-            "state": None if progress.state is None else dict(progress.state),
-            "history": None if progress.history is None else _to_tensors(progress.history.arrays()),
-        }  # fmt: skip
+        content = flatten(arrays, TRIAL)
+        if progress.history is not None:
+            content |= flatten(progress.history.arrays(), HISTORY)
+        if progress.state is not None:
+            content |= state_to_arrays(progress.state, STATE)
         with folder.open_replacement(PROGRESS) as file:
-            torch.save(content, file)
+            write_npz(file, content, {"part": progress.part, "trials": list(progress.trials)})
         self._write_record(progress.part)
 
     def save_result(self, result: SweepResult, pictures: Mapping[str, bytes]) -> Path:
@@ -188,54 +185,46 @@ def load_sweep(folder: RunFolder) -> tuple[SweepArgs, SweepProgress]:
     if PROGRESS not in folder.file_names():  # it was stopped in its first part, by no signal that can be handled
         return args, SweepProgress.initial(args)
     with folder.open(PROGRESS) as file:
-        try:
-            return args, _parse_progress(load_tensors(file), args)
-        except CheckpointError as error:
-            raise CheckpointError(f"{folder.path / PROGRESS} cannot be used: {error}") from error
+        return args, _read_progress(NpzReader(file, str(folder.path / PROGRESS)), args)
 
 
 def _parse_args(record: object) -> SweepArgs:
     """Returns the settings of a search in a file; raises CheckpointError, ValueError or TypeError for others."""
     values = require_mapping(record, SWEEP)
     require_keys(values, ("base", "parameters", "sampler", *COUNTS), SWEEP, exact=False)
-    require_settings({name: tuple(x) if isinstance(x, list) else x for name, x in values["base"].items()}, "base")
-    base = args_from_json(values["base"])
-    if not isinstance(base, PPOArgs):
-        raise CheckpointError("base is not of the algorithm ppo.")
+    base = population_base(values["base"])
     parameters = parse_parameters(values["parameters"])
     return SweepArgs(base, parameters, sampler=values["sampler"], **{name: values[name] for name in COUNTS})
 
 
-def _parse_progress(content: object, args: SweepArgs) -> SweepProgress:
+def _read_progress(reader: NpzReader, args: SweepArgs) -> SweepProgress:
     """Returns the progress of a search with the settings `args` in a file; raises CheckpointError for another content."""
-    parts = require_mapping(content, "the progress")
-    require_keys(parts, ("arrays", "part", "trials", "state", "history"), "", exact=True)
-    expected = {**{each.name: torch.float64 for each in args.parameters}, "score": torch.float64, "part": torch.int64}
-    tensors = require_mapping(parts["arrays"], "arrays")
-    require_keys(tensors, tuple(expected), "arrays", exact=True)
-    require_tensors(tensors, "arrays")
+    record, count = reader.record(), args.num_trials
+    expected = {**{each.name: np.float64 for each in args.parameters}, "score": np.float64, "part": np.int64}
     for name, dtype in expected.items():
-        if tensors[name].shape != (args.num_trials,) or tensors[name].dtype != dtype:
-            raise CheckpointError(f"arrays.{name} must have a number for each of the {args.num_trials:,} trials.")
-    arrays = {name: x.numpy() for name, x in tensors.items()}
-    scores, rungs = arrays.pop("score"), arrays.pop("part")
-    part, trials = parts["part"], parts["trials"]
+        reader.require(TRIAL + name, (count,), dtype)
+    values = reader.read_all(TRIAL, expected)
+    scores, rungs = values.pop("score"), values.pop("part")
+    part, trials = record.get("part"), record.get("trials")
     if type(part) is not int or not 0 <= part <= len(args.rungs):
-        raise CheckpointError(f"part must be a number from 0 to {len(args.rungs)}.")
+        raise reader.error(f"part must be a number from 0 to {len(args.rungs)}")
     if not isinstance(trials, list) or not trials or any(type(k) is not int for k in trials):
-        raise CheckpointError("trials must be a list of numbers.")
-    if sorted(set(trials)) != sorted(trials) or min(trials) < 0 or max(trials) >= args.num_trials:
-        raise CheckpointError(f"trials must be different numbers from 0 to {args.num_trials - 1}.")
-    history = None
-    if parts["history"] is not None:
-        require_tensors(require_mapping(parts["history"], "history"), "history")
-        history = history_from_arrays({name: x.numpy() for name, x in parts["history"].items()}, "history")
-    state = None if parts["state"] is None else require_state(parts["state"])
-    return SweepProgress(arrays, scores, rungs, part, trials, state, history)
-
-
-def _to_tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
+        raise reader.error("trials must be a list of numbers")
+    if sorted(set(trials)) != sorted(trials) or min(trials) < 0 or max(trials) >= count:
+        raise reader.error(f"trials must be different numbers from 0 to {count - 1}")
+    progress = SweepProgress(values, scores, rungs, part, trials)
+    try:
+        population = population_of_part(args, progress)
+    except (ValueError, TypeError) as error:
+        raise reader.error(f"its trials cannot be trained: {str(error).rstrip('.')}") from error
+    groups = {name.partition("/")[0] + "/" for name in reader.specs}
+    if HISTORY in groups:
+        progress.history = read_history(reader, population.num_agents, HISTORY)
+    if STATE in groups:
+        progress.state = read_state(reader, STATE, population, progress.history)
+    if HISTORY in groups and STATE not in groups:
+        raise reader.error("it has numbers, and no state from which they continue")
+    return progress
 
 
 def _finite(value: float) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpuvec.errors import StateError
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent, make_env
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.vector.reset_arguments import RowStreams
@@ -80,9 +81,15 @@ def select_rows(env: TrainingEnv, saved: Mapping[str, Any], rows: Sequence[int])
         env: the environment; or another one with the same state, whose parameters are the same in all rows.
         saved: the result of its `state_dict`.
         rows: the numbers of the rows.
+
+    Raises:
+        StateError: a state with buffers of another number of rows.
     """
     buffers = env.unwrapped.simulation.layout.persistent
-    index = torch.tensor(rows)
+    index, num_rows = torch.tensor(rows), len(saved["seed"])
+    for name, x in saved["buffers"].items():
+        if name in buffers and buffers[name].rows == "env" and x.shape[:1] != (num_rows,):
+            raise StateError(f"{name} must have {num_rows} rows, got the shape {tuple(x.shape)}: it is of another environment.")
     selected = {
         name: x[index.to(x.device)] if buffers[name].rows == "env" else x.clone()
         for name, x in saved["buffers"].items()
