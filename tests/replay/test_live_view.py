@@ -123,7 +123,7 @@ class TestSavedReplays:
                 time.sleep(0.01)
             raise RunInUseError("the folder was taken")
 
-        monkeypatch.setattr("gpuvec.cli.training_run.RunRecorder.save_last", fail)
+        monkeypatch.setattr("gpuvec.cli.training_run.CommandRecorder.save_last", fail)
         assert main([*TRAIN, "--runs", str(tmp_path / "runs"), "--watch", "1"]) == 1
         assert capsys.readouterr().err == "gpuvec: the folder was taken\n"
         with pytest.raises(ProcessLookupError):

@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.population_run import is_population, nothing_to_save
@@ -15,6 +14,7 @@ from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
 from gpuvec.errors import StateError
+from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.runs.records import PBT
 from gpuvec.registration import find_env_spec
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import Progress, waiting
@@ -21,6 +20,7 @@ from gpuvec.errors import StateError
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned_for_population
+from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.records import POPULATION

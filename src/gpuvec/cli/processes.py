@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from gpuvec.errors import DeviceError
-from gpuvec.learners.shards.torchrun import Sharding, number_of_shards, read_launch
+from gpuvec.learners.shards.torchrun import Sharding, read_launch
 
 if TYPE_CHECKING:
-    from gpuvec.learners.shards.process_group import Processes
+    pass
 
 
 @dataclass(frozen=True)
@@ -103,39 +103,3 @@ def start_on_gpus(start: GpuProcesses, device: str) -> None:
     sys.stdout.flush()
     # One thread is enough beside a GPU, and torchrun warns unless the number is set.
     os.execve(command[0], command, {"OMP_NUM_THREADS": "1", **os.environ})  # noqa: S606  # a list of words, without a shell
-
-
-def describe_processes(sharding: Sharding, num_processes: int, token: str) -> dict[str, Any]:
-    """Returns what a run folder records of the processes of a training.
-
-    Args:
-        sharding: as the user wants it.
-        num_processes: the number of processes.
-        token: of the job, as `restarts.new_token` returned it.
-    """
-    return {
-        "processes": num_processes,
-        "shards": number_of_shards(sharding, num_processes),
-        "deterministic_shards": sharding.deterministic_shards,
-        "sync": sharding.sync,
-        "job": token,
-    }
-
-
-def common_signal(received_signal: Callable[[], int], processes: Processes) -> Callable[[], int]:
-    """Returns a function that returns the signal that one of the processes received, the same for all of them.
-
-    All processes must call it equally often.
-
-    Args:
-        received_signal: returns the number of the signal that this process received; 0 for none.
-        processes: the processes of the training.
-    """
-    common = 0
-
-    def signal() -> int:
-        nonlocal common
-        common = common or processes.largest(received_signal())
-        return common
-
-    return signal

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.cli.compare_command import estimate_text
-from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
 from gpuvec.errors import MissingExtraError
+from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, FloatArray
 from gpuvec.learners.population.search.sweep_args import SweepArgs

@@ -24,7 +24,9 @@ from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.runs.records import CHECKPOINT_EVERY, PYTHON_OBJECTS, SETTINGS
 from gpuvec.learners.runs.sinks import require_packages
+from gpuvec.learners.runs.summary import read_record
 from gpuvec.learners.shards.torchrun import Sharding, process_device, read_launch
 from gpuvec.registration import find_env_spec
 
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     AlgorithmName = str
 else:  # the choices on the command line are the algorithms of the registry, which a type checker cannot evaluate
     AlgorithmName = Literal[tuple(ALGORITHMS)]
-CHECKPOINT_EVERY = 50  # iterations of one training
 MAX_WATCH_SECONDS = 1_000_000
 Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
 CheckpointEvery = Annotated[
@@ -253,11 +254,18 @@ def _continue_run(
             raise StateError(
                 f"{run} is complete, with {args.iterations} iterations: give a larger --total-steps to continue it."
             )
+        for name in PYTHON_OBJECTS:
+            if value := read_record(folder, SETTINGS).get(name):
+                raise StateError(
+                    f"{run} was trained with {name}={str(value)[:200]}, an object of Python, which no file contains: "
+                    f"continue it in Python, by train(..., {name}=..., run_folder=...)."
+                )
         print_changes(changed_versions(folder))
         read_metric_lines(folder, checkpoint["iteration"])  # raises an error for damaged metrics before training, and not after
 
         def open_run() -> RunWriter:
-            writer = RunWriter(folder, asdict(args), log, checkpoint["iteration"])
+            own = {name: value for name, value in read_record(folder, SETTINGS).items() if name in ("algorithm", "policies")}
+            writer = RunWriter(folder, {**own, **asdict(args)}, log, checkpoint["iteration"])
             stack.pop_all()  # from here on, the writer closes the folder
             return writer
 
@@ -277,8 +285,6 @@ def lock_run(folder: RunFolder) -> None:
         FileNotFoundError: it is not a run folder.
         RunInUseError: another training writes to it.
     """
-    from gpuvec.learners.runs.records import SETTINGS
-
     if SETTINGS not in folder.file_names():
         raise FileNotFoundError(
             f"{folder.path} is not a run folder: it has no {SETTINGS}. Give a folder that `gpuvec train` created."

@@ -5,50 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.eval_command import parameters_line, result_lines, solved_text
 from gpuvec.cli.failure_replay import save_failure
-from gpuvec.cli.processes import common_signal, describe_processes
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import algorithm_name
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.metric_names import ENV_METRICS
-from gpuvec.learners.shards.torchrun import Sharding, read_launch
+from gpuvec.learners.shards.torchrun import Sharding
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
+    from gpuvec.learners.runs.run_recorder import RunRecorder
     from gpuvec.learners.runs.run_writer import RunWriter
-    from gpuvec.learners.shards.process_group import Processes
     from gpuvec.learners.training import Result
     from gpuvec.replay.live.process import LiveReplays, LiveSettings
 
 
-class RunRecorder:
-    """Writes metrics and checkpoints of a training to its run folder, and ends the training after a signal.
+class CommandRecorder:
+    """Shows the metrics of a training, and records live replays, besides what is written to the run folder.
 
     Args:
-        open_run: creates or opens the run folder. It is called after the first iteration, so that settings that cannot be used
-            leave no folder. None if another process of the training writes it.
-        checkpoint_every: iterations between two checkpoints.
+        recorder: writes the run folder.
         live: how often live replays are saved; None for never.
     """
 
-    def __init__(
-        self, open_run: Callable[[], RunWriter] | None, checkpoint_every: int, live: LiveSettings | None = None
-    ) -> None:
-        self._open_run, self._checkpoint_every, self._live_settings = open_run, checkpoint_every, live
+    def __init__(self, recorder: RunRecorder, live: LiveSettings | None = None) -> None:
+        self._recorder, self._live_settings = recorder, live
         self.live_replays: LiveReplays | None = None
-        self.run: RunWriter | None = None
-        self.last_checkpoint: Path | None = None
-        self.received_signal: Callable[[], int] = lambda: 0  # the number of the signal that a process received
-        self.stop_signal = 0  # the one that ended the training
-        self.processes_record: dict[str, Any] = {"shards": 1, "job": ""}
-        """The contents of processes.json."""
 
     def record(self, progress: Progress, learner: Learner, metrics: dict[str, float]) -> None:
         """Writes the metrics of an iteration, and a checkpoint if one is due.
@@ -61,51 +49,32 @@ class RunRecorder:
         Raises:
             KeyboardInterrupt: the process received a signal.
         """
-        if self.run is None and self._open_run is not None:
-            self.run = self._open_run()
-            if self.processes_record["shards"] > 1 or read_launch() is not None:
-                self.run.record_processes(self.processes_record)
-            if self._live_settings is not None:
+        is_new, run = self._recorder.run is None, self._recorder.open()
+        if run is not None:
+            if is_new and self._live_settings is not None:
                 from gpuvec.replay.live.process import LiveReplays
 
-                self.live_replays = LiveReplays(self.run.path, learner, self._live_settings, print_problem)
-        if self.run is not None:
-            self.run.log(metrics)
+                self.live_replays = LiveReplays(run.path, learner, self._live_settings, print_problem)
+            run.log(metrics)
         if self.live_replays is not None:
             self.live_replays.update()
         progress.update(metrics, learner.stage_timer.seconds(), learner.single_graph)
-        if metrics["iteration"] < learner.iteration:
-            return
-        if self.is_checkpoint_due(learner.iteration):
-            checkpoint = learner.state_dict()
-            if self.run is not None:
-                from gpuvec.learners.runs.restarts import JobRun, publish_run
+        self._recorder.save_if_due(learner, metrics)
 
-                self.last_checkpoint = self.run.save(checkpoint)
-                publish_run(JobRun(self.run.path, self.processes_record["job"]))
-        self.stop_signal = self.received_signal()
-        if self.stop_signal:
-            raise KeyboardInterrupt
-
-    def is_checkpoint_due(self, iteration: int) -> bool:
-        """Whether a checkpoint is written after an iteration.
-
-        Args:
-            iteration: the number of the iteration.
-        """
-        return iteration % self._checkpoint_every == 0 or self.received_signal() != 0
-
-    def save_last(self, checkpoint: Mapping[str, Any]) -> None:
+    def save_last(self, checkpoint: Mapping[str, Any]) -> RunWriter:
         """Writes the final checkpoint, and begins to record the final policies if there are live replays.
 
         Args:
             checkpoint: that of the result.
+
+        Returns:
+            The run folder.
         """
-        assert self.run is not None, "there is at least one iteration"
-        self.run.save(checkpoint)
+        run = self._recorder.save_last(checkpoint)
         if self.live_replays is not None:
             networks = {role: checkpoint["policies"][role]["network"] for role in checkpoint["args"]}
             self.live_replays.save_last(networks, checkpoint["iteration"])
+        return run
 
     def print_stop(self, iterations: int) -> None:
         """Prints after which iteration a signal stopped the training, if this process writes the run folder.
@@ -113,9 +82,10 @@ class RunRecorder:
         Args:
             iterations: the number of iterations of the whole training.
         """
-        if self.run is not None and self.last_checkpoint is not None:
-            _, _, iteration = self.last_checkpoint.stem.partition("-")
-            remedy = f"to continue: gpuvec resume {self.run.path}"
+        checkpoint = self._recorder.last_checkpoint
+        if checkpoint is not None:
+            _, _, iteration = checkpoint.stem.partition("-")
+            remedy = f"to continue: gpuvec resume {checkpoint.parent}"
             print_lines(f"stopped    after {iteration} of {iterations} iterations; {remedy}")
 
     def explain(self, fault: NonFiniteError, policies: Mapping[str, TrainingArgs], checkpoint: Mapping[str, Any] | None) -> str:
@@ -126,15 +96,13 @@ class RunRecorder:
             policies: {role: settings}.
             checkpoint: the checkpoint from which the run continued; None for a new run.
         """
-        previous = self.last_checkpoint or (checkpoint and "that from which the run continued")
+        previous = self._recorder.last_checkpoint or (checkpoint and "that from which the run continued")
         hint = f"The previous checkpoint is {previous}." if previous else "No checkpoint was written before."
-        if fault.location is None or self._open_run is None:
+        if fault.location is None or (run := self._recorder.open()) is None:
             return hint
-        if self.processes_record["shards"] > 1:
+        if self._recorder.num_shards > 1:
             return f"{hint} A training of several shards has no replay of it."
-        if self.run is None:
-            self.run = self._open_run()
-        return f"{hint} {save_failure(self.run, fault.location, policies, checkpoint)}"
+        return f"{hint} {save_failure(run, fault.location, policies, checkpoint)}"
 
     def end_live_replays(self, wait: bool = False) -> None:
         """Ends the process that records live replays, if there is one.
@@ -146,12 +114,6 @@ class RunRecorder:
             with waiting("recording the last live replay"):
                 self.live_replays.close(wait)
             self.live_replays = None
-
-    def close(self) -> None:
-        """Ends the process that records live replays, and closes the run folder if it was opened."""
-        self.end_live_replays()
-        if self.run is not None:
-            self.run.close()
 
 
 def print_problem(text: str) -> None:
@@ -187,61 +149,58 @@ def run_training(
         The exit status: 0, or 128 plus the number of the signal that ended the training.
     """
     with waiting("loading PyTorch"):
-        from gpuvec.learners.runs.restarts import new_token
+        from gpuvec.learners.runs.run_recorder import RunRecorder
         from gpuvec.learners.shards.join import join_processes
 
-    args = next(iter(policies.values()))
+    args, sharding = next(iter(policies.values())), sharding or Sharding()
     with ExitStack() as stack:
         processes = stack.enter_context(join_processes(args.device))
         processes.require_equal({"checkpoint_every": str(checkpoint_every)})  # all gather a checkpoint at the same time
-        is_first = processes.rank == 0
-        recorder = stack.enter_context(closing(RunRecorder(open_run if is_first else None, checkpoint_every, live)))
-        recorder.processes_record = describe_processes(sharding or Sharding(), processes.size, new_token())
+        recorder = stack.enter_context(closing(RunRecorder(open_run, checkpoint_every, sharding, processes)))
+        command = CommandRecorder(recorder, live)
+        stack.callback(command.end_live_replays)
         try:
-            result = _train(policies, recorder, checkpoint, sharding or Sharding(), processes)
-            if not is_first:
+            with deferred_signals() as recorder.received_signal:
+                result = _train(policies, command, recorder.is_checkpoint_due, checkpoint, sharding, processes.size)
+            if processes.rank:
                 return 0
-            recorder.save_last(result.checkpoint)
+            run = command.save_last(result.checkpoint)
         except NonFiniteError as error:
             # With the traceback of the error, which has the learner, its memory is free for another one.
             fault = NonFiniteError(str(error), error.location)
         except KeyboardInterrupt:
             if not recorder.stop_signal:
                 raise
-            recorder.print_stop(args.iterations)
+            command.print_stop(args.iterations)
             # torchrun ends the other processes when one has ended, which must not be before the first one has saved.
             processes.wait_for_all()
             return 128 + recorder.stop_signal
         else:
-            assert recorder.run is not None, "the checkpoint is in it"
-            evaluate_result(result, args, recorder.run, episodes)
-            recorder.end_live_replays(wait=True)
+            evaluate_result(result, args, run, episodes)
+            command.end_live_replays(wait=True)
             return 0
-        raise NonFiniteError(f"{fault} {recorder.explain(fault, policies, checkpoint)}", fault.location)
+        raise NonFiniteError(f"{fault} {command.explain(fault, policies, checkpoint)}", fault.location)
 
 
 def _train(
     policies: Mapping[str, TrainingArgs],
-    recorder: RunRecorder,
+    command: CommandRecorder,
+    is_checkpoint_due: Callable[[int], bool],
     checkpoint: Mapping[str, Any] | None,
     sharding: Sharding,
-    processes: Processes,
+    num_processes: int,
 ) -> Result:
-    """Trains, and shows the progress; a signal to one of the processes ends all of them after the iteration."""
+    """Trains, and shows the progress."""
     from gpuvec.learners.training import train as train_policies
 
-    args, title = next(iter(policies.values())), _title(policies, processes.size)
-    with (
-        deferred_signals() as received_signal,
-        Progress(title, args.iterations, may_end_early=args.target_return is not None) as progress,
-    ):
-        recorder.received_signal = common_signal(received_signal, processes)
+    args, title = next(iter(policies.values())), _title(policies, num_processes)
+    with Progress(title, args.iterations, may_end_early=args.target_return is not None) as progress:
         return train_policies(
             policies,
-            partial(recorder.record, progress),
+            partial(command.record, progress),
             checkpoint,
             on_phase=progress.wait_for,
-            exact_at=recorder.is_checkpoint_due,
+            exact_at=is_checkpoint_due,
             shards=sharding.shards,
             deterministic_shards=sharding.deterministic_shards,
             sync=sharding.sync,

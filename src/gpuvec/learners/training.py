@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gymnasium.vector import AutoresetMode
@@ -22,6 +23,8 @@ from gpuvec.learners.policy_configs import (
     resolve_configs,
     shared_settings,
 )
+from gpuvec.learners.runs.records import CHECKPOINT_EVERY
+from gpuvec.learners.runs.run_recorder import record_run
 from gpuvec.learners.shards.averaging_learner import AveragingLearner
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
@@ -29,6 +32,9 @@ from gpuvec.learners.shards.sharded_learner import ShardedLearner
 from gpuvec.learners.shards.sharding import divide
 from gpuvec.learners.shards.torchrun import Sharding, Sync, process_device
 from gpuvec.learners.wait_reports import OnPhase, phase
+
+ExactAt = Callable[[int], bool]
+"""Called with k after iteration k was launched; returns whether `on_iteration` must get the learner in the state after it."""
 
 
 class Result(NamedTuple):
@@ -60,11 +66,13 @@ def train(
     checkpoint: Mapping[str, Any] | None = None,
     body: Bodies = None,
     on_phase: OnPhase | None = None,
-    exact_at: Callable[[int], bool] | None = None,
+    exact_at: ExactAt | None = None,
     shards: int | None = None,
     deterministic_shards: bool = True,
     sync: Sync = "gradient",
     opponent: Opponent | None = None,
+    run_folder: Path | str | None = None,
+    checkpoint_every: int = CHECKPOINT_EVERY,
 ) -> Result:
     """Trains until `args.total_steps`, until an evaluation reaches `args.target_return`, or until `on_iteration` returns True.
 
@@ -90,6 +98,8 @@ def train(
         deterministic_shards: whether parts are added in a fixed order; otherwise each process has one, which may be faster.
         sync: as in `Sharding`: what processes exchange, gradients in each update or means of copies after each iteration.
         opponent: plays one agent in each second environment, such as `players.win_or_block`, see `learner.Opponent`.
+        run_folder: the folder to write, as `gpuvec train` does; None for none. A run in it continues, with the same settings.
+        checkpoint_every: iterations between two checkpoints in it. SIGINT or SIGTERM ends the training after one more.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError, RuntimeError: settings, a body, a device, a checkpoint or torch's mode.
@@ -98,21 +108,71 @@ def train(
         NonFiniteError: a number in an iteration is not finite; `on_iteration` is not called for it.
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
+    sharding = Sharding(shards, deterministic_shards, sync)
     setting = shared_settings(configs).device
-    with join_processes(setting) as joined, ExitStack() as stack:
-        device = process_device(setting)
-        configs = resolve_configs(configs, device)
-        sharding = Sharding(shards, deterministic_shards, sync)
+    with join_processes(setting) as joined:
+        resolved = resolve_configs(configs, process_device(setting))
+        training = _Training(resolved, body, opponent, on_phase, sharding, joined)
+        if run_folder is None:
+            return training.run(on_iteration, exact_at, checkpoint)
+        return training.run_in_folder(Path(run_folder), checkpoint_every, on_iteration, exact_at, checkpoint)
+
+
+class _Training(NamedTuple):
+    """What `train` runs; the members are as there."""
+
+    configs: dict[str, PolicyConfig]
+    body: Bodies
+    opponent: Opponent | None
+    on_phase: OnPhase | None
+    sharding: Sharding
+    processes: Processes
+
+    def run(self, on_iteration: OnIteration | None, exact_at: ExactAt | None, checkpoint: Mapping[str, Any] | None) -> Result:
+        """Trains, as `train` says."""
+        configs, body, opponent, on_phase, sharding, joined = self
         processes, num_shards = divide(configs, sharding, 0 if checkpoint is None else checkpoint["iteration"], joined)
         shared = shared_settings(configs)
-        stack.enter_context(torch_settings(device, shared.threads))
-        with phase(on_phase, f"compiling {shared.env}"):
-            learner = stack.enter_context(open_learner(configs, body, num_shards, processes, sync, opponent))
-            if checkpoint is not None:
-                learner.load_state_dict(checkpoint)
-            iterations = stack.enter_context(closing(Iterations(shared, learner, on_iteration, exact_at, processes)))
-        _iterate(shared, learner, iterations, on_phase)
-        return make_result(configs, learner, iterations)
+        with ExitStack() as stack:
+            stack.enter_context(torch_settings(shared.device, shared.threads))
+            with phase(on_phase, f"compiling {shared.env}"):
+                learner = stack.enter_context(open_learner(configs, body, num_shards, processes, sharding.sync, opponent))
+                if checkpoint is not None:
+                    learner.load_state_dict(checkpoint)
+                iterations = stack.enter_context(closing(Iterations(shared, learner, on_iteration, exact_at, processes)))
+            _iterate(shared, learner, iterations, on_phase)
+            return make_result(configs, learner, iterations)
+
+    def run_in_folder(
+        self,
+        path: Path,
+        checkpoint_every: int,
+        on_iteration: OnIteration | None,
+        exact_at: ExactAt | None,
+        checkpoint: Mapping[str, Any] | None,
+    ) -> Result:
+        """Trains, and writes the run folder."""
+        objects = {"body": self.body, "opponent": self.opponent}
+        with record_run(
+            path, self.configs, objects, checkpoint, checkpoint_every, self.sharding, self.processes
+        ) as (recorder, begun):  # fmt: skip
+
+            def record(learner: Learner, metrics: dict[str, float]) -> bool | None:
+                if (run := recorder.open()) is not None:
+                    run.log(metrics)
+                wants_stop = None if on_iteration is None else on_iteration(learner, metrics)
+                recorder.save_if_due(learner, metrics)
+                return wants_stop
+
+            def is_exact(iteration: int) -> bool:
+                is_due = recorder.is_checkpoint_due(iteration)  # all processes call it
+                return is_due or (on_iteration is not None if exact_at is None else exact_at(iteration))
+
+            result = self.run(record, is_exact, begun)
+            if recorder.run is not None:
+                run = recorder.save_last(result.checkpoint)
+                run.finish({"iteration": result.checkpoint["iteration"], "ended_by": result.ended_by})
+            return result
 
 
 def make_result(configs: dict[str, PolicyConfig], learner: Learner, iterations: Iterations) -> Result:

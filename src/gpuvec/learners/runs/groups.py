@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpuvec.learners.runs.history import RunHistory
 
 # The number of iterations only determines total_steps, and how often a policy is evaluated does not change it.
-IGNORED_SETTINGS = ("env", "seed", "num_iterations", "evaluate_every", "evaluate_episodes")
+IGNORED_SETTINGS = ("env", "algorithm", "seed", "num_iterations", "evaluate_every", "evaluate_episodes")
 MAX_VALUE_LENGTH = 40
 
 

@@ -26,7 +26,7 @@ from gpuvec.learners.runs.records import (
     open_metrics,
     parse_json,
 )
-from gpuvec.learners.runs.summary import algorithm_in_name, finite_number, read_record
+from gpuvec.learners.runs.summary import algorithm_of, finite_number, read_record
 
 FloatArray = NDArray[np.float64]
 MAX_COLUMNS = 64  # those of the progress, and one for each role
@@ -89,7 +89,7 @@ def read_history(run: RunFolder, metric_name: str) -> RunHistory:
     return RunHistory(
         path=run.path,
         env=str(settings.get("env", "?"))[:80],
-        algorithm=algorithm_in_name(run.path),
+        algorithm=algorithm_of(settings, run.path),
         seed=str(settings.get("seed", "?"))[:20],
         settings=settings,
         columns={name: np.array(values, np.float64) for name, values in reader.columns.items()},

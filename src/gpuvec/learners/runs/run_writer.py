@@ -78,7 +78,21 @@ class RunWriter:
         Raises:
             RunWriteError: a file cannot be written.
         """
-        path = create_run_folder(runs, args["env"], algorithm, args["seed"])
+        return cls.create(create_run_folder(runs, args["env"], algorithm, args["seed"]), args, sinks)
+
+    @classmethod
+    def create(cls, path: Path, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> RunWriter:
+        """Begins a run in a folder that has none, and removes the folder if a file cannot be written.
+
+        Args:
+            path: that of the folder, which is created if it does not exist.
+            args: the settings.
+            sinks: where metrics are sent besides metrics.jsonl, keys of `sinks.SINKS`.
+
+        Raises:
+            RunWriteError: a file cannot be written.
+        """
+        path.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(path)
         try:
             folder.write(VERSIONS, to_json(collect_versions()))

@@ -71,11 +71,11 @@ def summarize_run(run: RunFolder) -> RunSummary:
     return RunSummary(
         path=run.path,
         env=str(settings.get("env", run.path.name.split("__")[0]))[:80],
-        algorithm=algorithm_in_name(run.path),
+        algorithm=algorithm_of(settings, run.path),
         seed=str(settings.get("seed", "?"))[:20],
         iteration=0 if math.isnan(iteration) else int(iteration),
         num_iterations=total_iterations(settings),
-        mean_return=finite_number(result, "mean_return") if result else finite_number(metrics, "last_return"),
+        mean_return=finite_number(*((result, "mean_return") if "mean_return" in result else (metrics, "last_return"))),
         modification_time=run.modification_time(METRICS if METRICS in run.file_names() else SETTINGS),
         state=state,
     )
@@ -131,6 +131,17 @@ def summarize_sweep(run: RunFolder) -> RunSummary:
         modification_time=run.modification_time(SWEEP),
         state="running" if run.is_locked() else "complete" if best else "stopped" if settings else "damaged",
     )
+
+
+def algorithm_of(settings: dict[str, Any], path: Path) -> str:
+    """The algorithm of a run, which is in its settings or in the name of its folder.
+
+    Args:
+        settings: the content of args.json.
+        path: the path of the folder.
+    """
+    algorithm = settings.get("algorithm")
+    return algorithm[:20] if isinstance(algorithm, str) else algorithm_in_name(path)
 
 
 def algorithm_in_name(path: Path) -> str:

@@ -153,10 +153,7 @@ def save_agent(path: Path, result: PopulationResult, k: int) -> None:
     """
     part = path.with_name(AGENT_FOLDER)
     _remove(part)
-    part.mkdir()
-    folder = RunFolder(part)
-    folder.write(VERSIONS, to_json(collect_versions()))
-    with closing(RunWriter(folder, asdict(result.args.agent(k)))) as writer:
+    with closing(RunWriter.create(part, asdict(result.args.agent(k)))) as writer:
         for metrics in metrics_of_agent(result.history, k, result.args.base.steps_per_iteration):
             writer.log(metrics)
         writer.save(result.checkpoint(k))
