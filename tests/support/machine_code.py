@@ -8,6 +8,7 @@ INSTRUCTION_BYTES = 16  # since Volta
 # The lowest nine bits of an instruction are its operation; those above say where its operands are.
 LDG = 0x181  # a load of global memory
 LDL, STL = 0x183, 0x187  # loads and stores of local memory
+LDS = 0x184  # a load of shared memory
 BAR = 0x11D  # a barrier of a block, or of some of its warps
 HGMMA = 0x1F0  # a product of a warpgroup on Hopper's tensor cores, wgmma
 

@@ -60,7 +60,7 @@ inline void publish_stores() {}
 template <int COUNT> void complete(float (&)[COUNT]) {}
 inline int computed_here(int x) { return x; }
 inline void sync_warpgroup(int warpgroup) { block->warpgroup_barriers[warpgroup].arrive_and_wait(); }
-inline void sync_warpgroups() { __syncthreads(); }
+inline void sync_warpgroups(bool) { __syncthreads(); }
 
 inline void store_blocks_transposed(u32 row, const u32* r, int blocks) {
     const unsigned lane = threadIdx.x % 32;

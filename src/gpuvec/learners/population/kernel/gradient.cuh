@@ -199,15 +199,12 @@ template <bool ADD> __device__ __forceinline__ void add_gradient(
         if (TILES == 2) wait_products<1>(), backpropagate(h1[TILES - 1], by_first[TILES - 1]);
         fence_products(), multiply_tiles<ADD, TILES>(sums.w2, o.tile(AT_D2), LAYER_BYTES, o.tile(AT_H1), H1_BYTES),
             commit_products();
-        wait_products<1>();
-        sync_warpgroup(l.network);  // the products that read h2 and dz are complete: d1 takes the place of h2
-#pragma unroll
-        for (int i = 0; i < TILES; i++) o.store_transposed(AT_H2 + i * LAYER_BYTES, h1[i]);
-    } else {
-        wait_products<0>();  // small gradients will take the place of dz
-#pragma unroll
-        for (int i = 0; i < TILES; i++) o.store_transposed(AT_H2 + i * LAYER_BYTES, h2[i]);
     }
+    // The products that read h2 and dz, and memory behind the inputs, are complete: d1 takes the place of h2.
+    wait_products<LAYERS - 1>();
+    sync_warpgroup(l.network);
+#pragma unroll
+    for (int i = 0; i < TILES; i++) o.store_transposed(AT_H2 + i * LAYER_BYTES, LAYERS == 2 ? h1[i] : h2[i]);
     publish_stores();
     sync_warpgroup(l.network);
     fence_products();

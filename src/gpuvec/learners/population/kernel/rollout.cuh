@@ -256,7 +256,7 @@ __device__ __forceinline__ void run_rollout(
             episode.running_return += reward, episode.running_length += 1.0;
         }
         end_step(true), end = 0;
-        if (first < EARLY_STEPS) sync_warpgroups();
+        if (first < EARLY_STEPS) sync_warpgroups(true);
     }
     env_store(env_batch, env, start, float_fields, int_fields);
     if (l.lane == 0) {

@@ -28,7 +28,7 @@ __device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const fl
 __device__ __forceinline__ void evaluate_early(SharedMemory& shared, Samples& samples, const Lane& l) {
 #pragma unroll 1
     for (int i = 0; i < EARLY_TILES; i++) {
-        if (i % (ROUND * ENVS / TILE) == 0) sync_warpgroups();  // the end of a round
+        if (i % (ROUND * ENVS / TILE) == 0) sync_warpgroups(false);  // the end of a round
         evaluate_critic(shared.networks[1], samples.records[TILE * i], RECORD, samples.value + TILE * i, l);
     }
 }

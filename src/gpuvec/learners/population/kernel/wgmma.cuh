@@ -44,8 +44,11 @@ __device__ __forceinline__ void sync_warpgroup(int warpgroup) {
     if (FULL_BARRIERS) __syncthreads();
     else asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
 }
-// Barrier of the 256 threads of a block, whose warpgroups wait at different places of the code.
-__device__ __forceinline__ void sync_warpgroups() { asm volatile("bar.sync 3, 256;" ::: "memory"); }
+// Barrier of the 256 threads of a block, whose warpgroups are at different places of the code: each arrives where the other waits.
+__device__ __forceinline__ void sync_warpgroups(bool is_first) {
+    if (is_first) asm volatile("bar.arrive 3, 256;\n\tbar.sync 4, 256;" ::: "memory");
+    else asm volatile("bar.sync 3, 256;\n\tbar.arrive 4, 256;" ::: "memory");
+}
 
 // Store the transposes of four, or of two, 8 x 8 blocks. Lane l passes the address of row l % 8 of block l / 8.
 __device__ __forceinline__ void store_matrix_transposed(u32 row, const u32* r) {
