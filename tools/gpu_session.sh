@@ -51,7 +51,9 @@ run() {
         part memory 90 "$python" -m pytest tests/gpu/test_memory.py --timeout 100 -q --no-header -p no:cacheprovider -p no:benchmark \
             --junitxml "$out/memory.xml"
         ;;
-    sanitizer) part sanitizer 360 "$python" tests/gpu/sanitize.py --seconds 340 --json "$figures" --log "$out/sanitizer.log" ;;
+    sanitizer)
+        part sanitizer 420 "$python" tests/gpu/sanitize.py --seconds 200 --together 390 --json "$figures" --log "$out/sanitizer.log"
+        ;;
     record)
         part record 60 "$python" benchmarks/tools/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
             --to "$out/record.json" --csv "$out/results"

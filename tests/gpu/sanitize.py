@@ -148,7 +148,7 @@ def main() -> int:
         results = list(pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, args.seconds, end), range(len(jobs))))
     for result in results:
         job, number = result.job, "no summary" if result.reported is None else f"{result.reported} reported"
-        print(f"{job.tool:<10} {job.kind:<8} {job.name:<26} {number:<16} {'ok' if result.passed else 'FAILED'}")
+        print(f"{job.tool:<10} {job.kind:<10} {job.name:<28} {number:<16} {'ok' if result.passed else 'FAILED'}")
         if not result.passed:
             print("\n".join(f"    {line}" for line in result.log.splitlines()[-25:]))
         if args.log:

@@ -219,10 +219,9 @@ POPULATION_ENVS = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCarConti
 # Barriers of the kernel of a population, by what they separate: a file, the text before a barrier, and the barrier.
 MISSING_BARRIERS = {
     "values from advantages": ("population.cu", "evaluate_rest(shared, samples, l);\n    ", "__syncthreads();"),
-    "rounds from their values": ("values.cuh", "if (i % (ROUND * ENVS / TILE) == 0) ", "sync_warpgroups();"),
     "stores from products": ("gradient.cuh", "by the outputs are stored.\n    ", "sync_warpgroup(l.network);"),
-    "products from derivatives": ("gradient.cuh", "wait_products<1>();\n        ", "sync_warpgroup(l.network);"),
-    "derivatives from products": ("gradient.cuh", "h2[i]);\n    }\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
+    "products from derivatives": ("gradient.cuh", "wait_products<LAYERS - 1>();\n    ", "sync_warpgroup(l.network);"),
+    "derivatives from products": ("gradient.cuh", "h1[i] : h2[i]);\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
     "gradients from their norm": (
         "update.cuh",
         "compute_gradient(b, shared, network, k, sums);\n            ",
@@ -230,17 +229,11 @@ MISSING_BARRIERS = {
     ),
     "weights from products": ("update.cuh", "weights + 8 * j, l);\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
 }
-# Edits of the kernel's files with which racecheck sees all accesses.
+# Functions of wgmma.cuh that visible_accesses.cuh replaces, and other edits of the kernel: {file: (old text, new text)}.
+REPLACED_FUNCTIONS = "store_matrix_transposed", "store_two_transposed", "fence_products", "commit_products", "wait_products"
 VISIBLE_ACCESSES = {
     "fused_ppo/tensor_core.cuh": ("#if __CUDA_ARCH__ >= 900\n__device__ __forceinline__ void store_matrix(", "#if 0\nvoid f("),
-    "population/kernel/wgmma.cuh": (
-        "\n// Store the transposes of four",
-        "\n#define store_matrix_transposed hidden\n#define store_two_transposed hidden_two\n// Store the transposes of four",
-    ),
-    "population/kernel/warpgroup.cuh": (
-        "    Products<FIRST>::template multiply<ADD>(",
-        "    read_operands<FIRST>(left, right);\n    Products<FIRST>::template multiply<ADD>(",
-    ),
+    "population/kernel/warpgroup.cuh": ("Products<FIRST>::template multiply<ADD>(", "read_operands<ADD, FIRST>("),
     "population/kernel/rollout.cuh": ("load_matrix(w2[i][k], ", "load_matrix_visibly(w2[i][k], "),
 }
 
@@ -288,11 +281,10 @@ def copy_kernel(root: Path, missing_barrier: str = "") -> Path:
     shutil.copy(accesses, folder)
     for file, (old, new) in VISIBLE_ACCESSES.items():
         replace_once(root / file, old, new)
-    replace_once(
-        folder / "warpgroup.cuh",
-        '#include "wgmma.cuh"\n',
-        '#include "wgmma.cuh"\n#undef store_matrix_transposed\n#undef store_two_transposed\n#include "visible_accesses.cuh"\n',
-    )
+    renamed = "".join(f"#define {name} replaced_{name}\n" for name in REPLACED_FUNCTIONS)
+    restored = "".join(f"#undef {name}\n" for name in REPLACED_FUNCTIONS)
+    include = '#include "wgmma.cuh"\n'
+    replace_once(folder / "warpgroup.cuh", include, f'{renamed}{include}{restored}#include "visible_accesses.cuh"\n')
     if missing_barrier:
         file, before, barrier = MISSING_BARRIERS[missing_barrier]
         replace_once(folder / file, before + barrier, before + ";")

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymnasium.vector import AutoresetMode
-from tests.support.machine_code import BAR, HGMMA, count_instructions
+from tests.support.machine_code import BAR, HGMMA, LDS, count_instructions
 
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.policy import leaves
@@ -64,6 +64,33 @@ def test_the_code_has_all_products_and_no_spills(name, shape) -> None:
     assert count_instructions(kernel.code, HGMMA) == number_of_products(shape)
     assert kernel.spill_bytes == 0
     assert "(C75" not in kernel.log  # notes of the assembler that it delays products
+
+
+@pytest.mark.compile
+def test_racecheck_gets_a_kernel_that_reads_what_products_read(tmp_path, monkeypatch) -> None:
+    """Each planted fault lacks one barrier, and the copy of the kernel has loads and stores in place of all products."""
+    from tests.gpu.sanitizer_learners import MISSING_BARRIERS, copy_kernel
+    from tests.support.population_emulation import CASES, compile_env_functions
+
+    from gpuvec.engine.backends.cuda import nvrtc
+    from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
+    from gpuvec.learners.population.kernel import population_kernel as module
+
+    for name, (file, before, _) in MISSING_BARRIERS.items():
+        assert before + ";" in (copy_kernel(tmp_path / name, name) / file).read_text()
+    shape = CASES["two actions"].shape
+    constants: dict[str, int | str] = {"NUM_FLOAT_FIELDS": shape.features, "NUM_INT_FIELDS": 0, "LIMIT": "7u", "PERIOD": 11}
+    functions = LinkedFunctions((compile_env_functions(shape, constants),), ("state", "start", "final_obs"), constants)
+    codes = []
+    for folder in (module.SOURCE_FOLDER, copy_kernel(tmp_path / "visible")):
+        monkeypatch.setattr(module, "SOURCE_FOLDER", folder)
+        kernel = nvrtc.compile_cuda_source(module.population_kernel(shape, functions), module.COMPUTE_CAPABILITY)
+        codes.append(kernel.code)
+    usual, visible = codes
+    assert count_instructions(usual, HGMMA) > 0
+    assert count_instructions(visible, HGMMA) == 0
+    assert count_instructions(visible, BAR) == count_instructions(usual, BAR)
+    assert count_instructions(visible, LDS) > 1.2 * count_instructions(usual, LDS)
 
 
 @pytest.mark.compile

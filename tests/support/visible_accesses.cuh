@@ -1,5 +1,5 @@
-// Replaces accesses to shared memory of the kernel of a population that racecheck does not see: those of stmatrix, ldmatrix and
-// wgmma. `sanitizer_learners.py` puts this file into a copy of the kernel.
+// Functions of the kernel of a population whose accesses to shared memory racecheck sees, in place of stmatrix, ldmatrix and wgmma.
+// `sanitizer_learners.py` puts this file into a copy of the kernel.
 #pragma once
 
 template <int BLOCKS> __device__ __forceinline__ void store_transposed_visibly(u32 row, const u32* r) {
@@ -23,7 +23,8 @@ __device__ __forceinline__ void load_matrix_visibly(u32* r, u32 row) {
     }
 }
 
-// Each warp reads 16 halves of `rows` rows of the tile at a descriptor, whose swizzle is that of 128 bytes.
+// Each warp reads 16 halves of `rows` rows of the tile at a descriptor, whose swizzle is that of 128 bytes. The assembler leaves out
+// loads that are not volatile and whose values are not used.
 __device__ __forceinline__ void read_tile(u64 descriptor, int rows) {
 #pragma unroll 1
     for (int row = threadIdx.x & 31; row < rows; row += 32)
@@ -31,11 +32,19 @@ __device__ __forceinline__ void read_tile(u64 descriptor, int rows) {
         for (int k = 0; k < 8; k++) {
             const u32 address = (u32)(descriptor & 0x3FFF) * 16 + row / 8 * 1024 + row % 8 * 128 + 4 * k;
             u32 word;
-            asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(address ^ (address >> 7 & 7) << 4) : "memory");
+            asm volatile("ld.volatile.shared.u32 %0,[%1];" : "=r"(word) : "r"(address ^ (address >> 7 & 7) << 4) : "memory");
         }
 }
-// What a product with COUNT sums of a thread reads. Of the left tile that are the rows of the warp.
-template <int COUNT> __device__ __forceinline__ void read_operands(const u32*, u64 right) { read_tile(right, 2 * COUNT); }
-template <int COUNT> __device__ __forceinline__ void read_operands(u64 left, u64 right) {
-    read_tile(left, 64), read_tile(right, 2 * COUNT);
+// What a product with COUNT sums of a thread reads. It adds nothing: no store depends on the values.
+template <bool ADD, int COUNT> __device__ __forceinline__ void read_operands(float* sums, const u32*, u64 right) {
+    read_tile(right, 2 * COUNT);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) sums[i] = ADD ? sums[i] : 0.0f;
 }
+template <bool ADD, int COUNT> __device__ __forceinline__ void read_operands(float* sums, u64 left, u64 right) {
+    read_tile(left, 64), read_operands<ADD, COUNT>(sums, (const u32*)nullptr, right);
+}
+// There is no product to wait for.
+__device__ __forceinline__ void fence_products() {}
+__device__ __forceinline__ void commit_products() {}
+template <int PENDING> __device__ __forceinline__ void wait_products() {}
