@@ -92,8 +92,7 @@ gpuvec.register("my/Sail-v0", ENV)
 # This is the whole file. Saved as `sail.py`, it can be used as `gymnasium.make_vec("sail:my/Sail-v0", num_envs=...)`.
 #
 # In a notebook, edit the cell and run it again: the new registration replaces the functions, the limit of steps and the
-# threshold.
-# Environments that exist keep what they were made with.
+# threshold. Environments that exist keep what they were made with.
 #
 # ## Call the functions in Python
 #

@@ -27,8 +27,11 @@ def test_invalid_num_envs_raise(num_envs):
         ({"autoreset_mode": None}, "autoreset_mode must be .* got None"),
         (
             {"max_episode_steps": 0},
-            r"max_episode_steps must be at least 1, None or -1 .* or 'declared' .*, got 0",
+            r"max_episode_steps must be at least 1 and at most 2147483647, None or -1 .* or 'declared' .*, got 0",
         ),
+        ({"max_episode_steps": 2**31}, "max_episode_steps .* at most 2147483647, .* got 2147483648"),
+        ({"max_episode_steps": np.array([1, 2])}, "max_episode_steps .* got array"),
+        ({"gravity": np.inf}, "gravity is inf; it must be finite"),
         ({"max_episode_steps": 1.5}, "max_episode_steps .* got 1.5"),
         ({"max_episode_steps": True}, "max_episode_steps .* got True"),
         ({"device": "gpu"}, 'device must be "auto", "cpu", "cuda".* got \'gpu\''),

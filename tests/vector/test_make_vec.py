@@ -159,5 +159,8 @@ class TestStepLimit:
 
     @pytest.mark.parametrize("value", [0, -2, 1.5, True, "none"])
     def test_invalid_limits_raise(self, value):
-        with pytest.raises(ValueError, match=r"max_episode_steps must be at least 1, None or -1 for no limit, or 'declared'"):
+        with pytest.raises(
+            ValueError,
+            match=r"max_episode_steps must be at least 1 and at most 2147483647, None or -1 for no limit, or 'declared'",
+        ):
             make("tests/Mixed-v0", 1, max_episode_steps=value)

@@ -110,15 +110,16 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         """Returns a picture, (H, W, 3) uint8; None without a `render_mode`."""
         return self._vector_env.render()[0] if self.render_mode is not None else None
 
-    def get_state(self) -> dict[str, float]:
-        """Returns the physical state, {field: value}."""
-        return {name: values[0].item() for name, values in self._vector_env.get_state().items()}
+    def get_state(self) -> dict[str, Any]:
+        """Returns the physical state, {field: value, or array}."""
+        rows = {name: values[0] for name, values in self._vector_env.get_state().items()}
+        return {name: row.copy() if row.ndim else row.item() for name, row in rows.items()}
 
-    def set_state(self, fields: dict[str, float]) -> None:
+    def set_state(self, fields: dict[str, Any]) -> None:
         """Writes fields of the physical state.
 
         Args:
-            fields: {field: value}.
+            fields: {field: value, or array}.
         """
         rows: Any = {name: [value] for name, value in fields.items()} if isinstance(fields, Mapping) else fields
         self._vector_env.set_state(rows)
