@@ -119,7 +119,7 @@ def test_policies_that_do_not_fit_raise(envs: Any) -> None:
         make_learner(ppo.PPOArgs(**SETTINGS).resolved("cpu"), envs)
     with pytest.raises(ValueError, match="there are policies for lamp; the environment has lamp, watcher, runner: give"):
         make_learner(resolved({"lamp": ppo.PPOArgs(**SETTINGS)}), envs)
-    off_policy = ddpg.DDPGArgs(**{**SETTINGS, "hidden": (8,)})
+    off_policy = ddpg.DDPGArgs(**SETTINGS, num_iterations=128)
     with pytest.raises(ValueError, match=r"the action space is Discrete\(4, start=1\)"):
         make_learner(resolved({**make_policies(), "lamp": off_policy}), envs)
 

@@ -315,7 +315,9 @@ class TestInvalidPolicies:
 
     def test_an_algorithm_for_other_actions_is_refused(self) -> None:
         with pytest.raises(ValueError, match="a deterministic policy takes a bounded Box"):
-            train({**make_policies(), "guard": ddpg.DDPGArgs(**SHARED_SETTINGS, device="cpu").resolved("cpu")})
+            train(
+                {**make_policies(), "guard": ddpg.DDPGArgs(**SHARED_SETTINGS, num_iterations=128, device="cpu").resolved("cpu")}
+            )
 
     def test_a_role_can_have_its_own_body(self) -> None:
         feature_counts: list[int] = []
