@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from gymnasium.spaces import Box
 
 torch = pytest.importorskip("torch")
 
 from tests.learners.test_fused_ppo import CASES, network_of, relative_error, rollout_of
 from tests.support.cuda_emulator import emulate
+from tests.support.population_emulation import ENV_FUNCTIONS, LIMIT, PERIOD, Case, steps_of_env
 
+from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
 from gpuvec.learners.buffers.rollout_buffer import Samples
+from gpuvec.learners.buffers.sample_order import SampleOrder
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.fused_ppo.fused_estimate import BLOCK_RESULT_WORDS, THREADS, estimate_kernel
+from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel, value_kernel
 from gpuvec.learners.fused_ppo.fused_update import ADVANTAGE_PARTS, make_update_config, update_kernels
 from gpuvec.learners.fused_ppo.network_shape import NUM_SUMS, NetworkShape, make_network_shape, parameter_views
 from gpuvec.learners.ppo import ppo_loss
+from gpuvec.learners.sampling.sampler import Sampler
 
 pytestmark = pytest.mark.compile
 
@@ -135,24 +145,35 @@ def test_records_and_advantage_sums_equal_those_of_torch(case, tmp_path) -> None
     torch.testing.assert_close(squares, moved.square().sum().expand(args.update_epochs), rtol=1e-4, atol=1e-4)
 
 
-# With 31 parts, as with 1, some threads of a warp have none.
-@pytest.mark.first_variants(1)
-@pytest.mark.parametrize("parts", [1, pytest.param(31, marks=pytest.mark.exhaustive), 140])
-def test_the_optimizer_is_adam_for_any_number_of_parts(parts, tmp_path) -> None:
-    """Some numbers leave threads of a warp without a part, and some are larger than one pass reads."""
+def test_the_sums_of_each_minibatch_are_those_of_its_advantages(tmp_path) -> None:
+    """The minibatches are those of `SampleOrder`. Inactive agents do not count."""
+    _, shape = make_shape("wide", update_epochs=1, num_minibatches=2)
+    generator, samples, seed, iteration = torch.Generator().manual_seed(4), 120, 3, torch.tensor(5)
+    kernel = update_kernels(shape, make_update_config(shape, samples // 2, 132))["sum_advantages"]
+    advantage = 2.0 + torch.randn(samples, generator=generator)
+    mask = torch.rand(samples, generator=generator) < 0.7
+    sums = torch.zeros(2, 3, ADVANTAGE_PARTS)
+    emulate(kernel, tmp_path)(
+        (2, ADVANTAGE_PARTS), advantage=advantage, advantage_sums=sums, metrics=torch.ones(6, dtype=torch.float64),
+        fault_rows=torch.zeros(2, dtype=torch.int64), iteration=iteration, seed=seed, num_minibatches=2,
+        minibatch_size=samples // 2, num_samples=samples, index_bits=(samples - 1).bit_length(), mask=mask,
+    )  # fmt: skip
+    order = SampleOrder("cpu", [seed], samples)(iteration, 0, torch.zeros(1, samples, dtype=torch.int64))
+    for part, actual in zip(order.view(2, -1), sums.double().sum(-1), strict=True):
+        moved = (advantage[part] - advantage[0])[mask[part]].double()
+        expected = torch.stack([torch.tensor(float(len(moved)), dtype=torch.float64), moved.sum(), moved.square().sum()])
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def emulated_optimizer(parts: int, folder: Path) -> tuple[Callable[..., None], dict[str, Any]]:
+    """Returns the launch of Adam's kernel, and its arguments for up to four minibatches, with random gradients in `parts`."""
     args, shape = make_shape("gaussian", hidden=(32,))
     config = make_update_config(shape, 128, 132)._replace(num_partials=parts)
-    kernel, count, generator = (
-        update_kernels(shape, config)["optimizer"],
-        shape.num_parameters(),
-        torch.Generator().manual_seed(parts),
-    )
-    launch = emulate(kernel, tmp_path, concurrent=True)
-    partial_gradients, loss_sums = (
-        torch.randn(parts, count, generator=generator),
-        torch.randn(parts, NUM_SUMS, generator=generator),
-    )
-    parameters, advantage_sums = torch.randn(count, generator=generator), torch.zeros(2, 3, ADVANTAGE_PARTS)
+    count, generator = shape.num_parameters(), torch.Generator().manual_seed(parts)
+    launch = emulate(update_kernels(shape, config)["optimizer"], folder, concurrent=True)
+    partial_gradients = torch.randn(parts, count, generator=generator)
+    loss_sums = torch.randn(parts, NUM_SUMS, generator=generator)
+    parameters, advantage_sums = torch.randn(count, generator=generator), torch.zeros(4, 3, ADVANTAGE_PARTS)
     advantage_sums[:, 0] = 4.0  # samples that each of the splits counted
     arguments = {
         "partial_gradients": partial_gradients, "advantage_sums": advantage_sums, "loss_sums": loss_sums,
@@ -160,21 +181,126 @@ def test_the_optimizer_is_adam_for_any_number_of_parts(parts, tmp_path) -> None:
         "gradient": torch.zeros(count), "step": torch.zeros(()),
         "squared_norms": torch.zeros(config.optimizer_blocks, dtype=torch.int64),
         "num_launches": torch.zeros((), dtype=torch.int64),
-        "kl_exceeded": torch.zeros(3), "metrics": torch.zeros(6, dtype=torch.float64), "fault_rows": torch.tensor([-1, -1]),
+        "kl_exceeded": torch.zeros(5), "metrics": torch.zeros(6, dtype=torch.float64), "fault_rows": torch.tensor([-1, -1]),
         "learning_rate": torch.tensor(args.learning_rate), "num_updates": 2, "max_grad_norm": 0.5, "target_kl": math.inf,
     }  # fmt: skip
+    return functools.partial(launch, (config.optimizer_blocks,)), arguments
+
+
+# With 31 parts, as with 1, some threads of a warp have none.
+@pytest.mark.first_variants(1)
+@pytest.mark.parametrize("parts", [1, pytest.param(31, marks=pytest.mark.exhaustive), 140])
+def test_the_optimizer_is_adam_for_any_number_of_parts(parts, tmp_path) -> None:
+    """Some numbers leave threads of a warp without a part, and some are larger than one pass reads."""
+    launch, arguments = emulated_optimizer(parts, tmp_path)
+    partial_gradients, loss_sums, parameters = (arguments[name] for name in ("partial_gradients", "loss_sums", "parameters"))
     plain = torch.nn.Parameter(parameters.clone())
-    adam = torch.optim.Adam([plain], args.learning_rate, eps=1e-5)
+    adam = torch.optim.Adam([plain], float(arguments["learning_rate"]), eps=1e-5)
+    norms = list[torch.Tensor]()
     for minibatch in range(2):
-        launch((config.optimizer_blocks,), minibatch=minibatch, **arguments)
+        partial_gradients.mul_(torch.linspace(-1.0, 2.0, len(plain)))  # other ones, so that the decay rates have an effect
+        launch(minibatch=minibatch, **arguments)
         plain.grad = partial_gradients.sum(0) / (4 * ADVANTAGE_PARTS)
         torch.testing.assert_close(arguments["gradient"], plain.grad, rtol=1e-4, atol=1e-6)
-        norm = torch.nn.utils.clip_grad_norm_([plain], 0.5)
+        norms.append(torch.nn.utils.clip_grad_norm_([plain], 0.5))
         adam.step()
         torch.testing.assert_close(parameters, plain.data, rtol=1e-4, atol=1e-5)
-    wanted = torch.cat([loss_sums.sum(0) / (4 * ADVANTAGE_PARTS), norm.view(1)]).double()
+        for name in ("exp_avg", "exp_avg_sq"):
+            torch.testing.assert_close(arguments[name], adam.state[plain][name], rtol=1e-3, atol=1e-10)
+    wanted = torch.cat([loss_sums.sum(0) / (4 * ADVANTAGE_PARTS), torch.stack(norms).mean().view(1)]).double()
     torch.testing.assert_close(arguments["metrics"], wanted, rtol=1e-3, atol=1e-5)
     assert arguments["fault_rows"].tolist() == [-1, -1]
+
+
+def test_the_optimizer_takes_no_step_from_the_minibatch_on_whose_divergence_exceeds_its_target(tmp_path) -> None:
+    launch, arguments = emulated_optimizer(1, tmp_path)
+    learned = ("parameters", "exp_avg", "exp_avg_sq", "step")
+    arguments |= {"num_updates": 4, "target_kl": 0.1}
+    for minibatch, divergence in enumerate((0.0, 0.2, 0.0, 0.05)):
+        before = {name: arguments[name].clone() for name in learned}
+        arguments["loss_sums"][0, 3] = divergence * 4 * ADVANTAGE_PARTS
+        launch(minibatch=minibatch, **arguments)
+        for name in learned:
+            assert torch.equal(arguments[name], before[name]) == (minibatch > 0), (name, minibatch)
+    assert arguments["kl_exceeded"].tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert float(arguments["metrics"][3]) == pytest.approx((0.2 + 0.05) / 4)  # of all minibatches
+
+
+def flat_parameters(shape, network) -> torch.Tensor:
+    """Returns the parameters of a network as the kernels have them."""
+    flat = torch.zeros(shape.num_parameters())
+    for name, home in parameter_views(shape, network, flat).items():
+        home.copy_(dict(network.named_parameters())[name].detach())
+    return flat
+
+
+@pytest.mark.parametrize(("case", "rows_of_warp"), [("gaussian", 16), ("rectified", 8)])
+def test_a_rollout_has_the_steps_and_the_draws_of_plain_ones(case, rows_of_warp, tmp_path) -> None:
+    features, space, _, _ = CASES[case]
+    steps, rows, seed, iteration, clock = 10, 37, 2**40 + 5, torch.tensor(6), 13
+    (args, shape), is_gaussian = make_shape(case), isinstance(space, Box)
+    network, generator = network_of(features, space, args), torch.Generator().manual_seed(2)
+    constants = {"NUM_FLOAT_FIELDS": features, "NUM_INT_FIELDS": 0, "LIMIT": f"{LIMIT}u", "PERIOD": PERIOD}
+    functions = LinkedFunctions((), ("state", "start", "final_obs"), constants | {"K": shape.action_size})
+    first = 0.3 * torch.randn(rows, features, generator=generator)
+    obs, reward, log_prob = torch.zeros(steps + 1, rows, features), torch.zeros(steps, rows), torch.zeros(steps, rows)
+    action = torch.zeros(steps, rows, shape.action_size, dtype=torch.float32 if is_gaussian else torch.int64)
+    terminated, truncated = torch.zeros(2, steps, rows, dtype=torch.bool)
+    episode_start = torch.rand(steps + 1, rows, generator=generator) < 0.5
+    bounds = {"low": torch.from_numpy(space.low), "high": torch.from_numpy(space.high)} if is_gaussian else {}
+    state, final_obs, start = first.clone(), torch.zeros(steps, rows, features), torch.full((rows,), clock, dtype=torch.int32)
+    kernel = rollout_kernel(shape, functions, rows_of_warp, (0,) * shape.action_size)
+    emulate(kernel, tmp_path, functions=ENV_FUNCTIONS)(
+        (2,), parameters=flat_parameters(shape, network), iteration=iteration, clock=torch.tensor([clock], dtype=torch.int32),
+        episode_start=episode_start, obs=obs, action=action, log_prob=log_prob, reward=reward, terminated=terminated,
+        truncated=truncated, num_steps=steps, num_rows=rows, seed=seed, env_state=state, env_start=start,
+        env_final_obs=final_obs, **bounds,
+    )  # fmt: skip
+    environment = Case(space, features, (0.0, 0.0), num_envs=rows, num_steps=steps)
+    before, rewards, after, is_terminated, is_truncated, last = steps_of_env(environment, first, action, clock)
+    torch.testing.assert_close(obs.double(), torch.cat([before, last.unsqueeze(0)]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(reward.double(), rewards, rtol=1e-4, atol=1e-4)
+    assert torch.equal(terminated, is_terminated)
+    assert torch.equal(truncated & ~terminated, is_truncated)
+    ended = terminated | truncated
+    torch.testing.assert_close(final_obs[ended].double(), after[ended], rtol=1e-4, atol=1e-4)
+    assert terminated.any()
+    assert is_truncated.any()
+    torch.testing.assert_close(state.double(), last, rtol=1e-4, atol=1e-4)
+    assert torch.equal(episode_start[0], episode_start[-1])
+    sampler, actions = Sampler("cpu", seed), action if is_gaussian else action.squeeze(-1)
+    with torch.no_grad():
+        policy = network.policy(obs[:-1])
+        drawn = [network.policy(obs[t]).draw(sampler, iteration, t).action for t in range(steps)]
+        torch.testing.assert_close(log_prob, policy.log_prob_and_entropy(actions)[0], rtol=1e-2, atol=2e-2)
+    is_equal = (torch.stack(drawn) - actions).abs() < 2e-2  # operands in FP16
+    assert is_equal.double().mean() > 0.97
+    assert len(actions.unique()) > 5
+
+
+@pytest.mark.parametrize(("case", "steps", "rows"), [("cartpole", 5, 30), ("rectified", 3, 11)])
+def test_values_are_those_of_float64(case, steps, rows, tmp_path) -> None:
+    """Of all observations, those after the last step included, and of the final ones of truncated episodes alone."""
+    features, space, _, _ = CASES[case]
+    args, shape = make_shape(case)
+    network, generator = network_of(features, space, args), torch.Generator().manual_seed(2)
+    obs, final_obs = (torch.randn(steps + 1, rows, features, generator=generator) for _ in range(2))
+    ended = torch.rand(steps, rows, generator=generator) < 0.3
+    terminated = torch.rand(steps, rows, generator=generator) < 0.5
+    value, final_value = torch.full((steps + 1, rows), math.nan), torch.full((steps, rows), math.nan)
+    clock = torch.tensor([7, 2**31 - 2], dtype=torch.int32)
+    emulate(value_kernel(shape, 2), tmp_path)(
+        (2,), parameters=flat_parameters(shape, network), obs=obs, final_obs=final_obs[:-1].contiguous(), ended=ended,
+        terminated=terminated, value=value, final_value=final_value, clock=clock, num_clocks=2, num_steps=steps, num_rows=rows,
+    )  # fmt: skip
+    with torch.no_grad():
+        expected, expected_final = (copy.deepcopy(network).double().value(x.double()) for x in (obs, final_obs[:-1]))
+    truncated = ended & ~terminated
+    assert truncated.any()
+    assert relative_error(value, expected) < 2e-3  # operands in FP16
+    assert relative_error(final_value[truncated], expected_final[truncated]) < 2e-3
+    assert final_value[~truncated].isnan().all()
+    assert clock.tolist() == [7 + steps, 2**31 - 2 + steps - 2**32]
 
 
 def gradient_in_float64(network, s, args) -> tuple[torch.Tensor, torch.Tensor]:
@@ -191,9 +317,7 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
     """Returns what the kernel computes in place of `gradient_in_float64`."""
     samples = s.advantage.numel()
     config = make_update_config(shape, samples, 132)
-    flat = torch.zeros(shape.num_parameters())
-    for name, home in parameter_views(shape, network, flat).items():
-        home.copy_(dict(network.named_parameters())[name].detach())
+    flat = flat_parameters(shape, network)
     records = expected_records(shape, s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask)
     those = s.advantage.flatten() if s.mask is None else s.advantage[s.mask]
     moved, advantage_sums = those - s.advantage[0, 0], torch.zeros(1, 3, ADVANTAGE_PARTS)
@@ -210,18 +334,21 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
     return gradient, loss_sums.sum(0).double() / len(moved)
 
 
-@pytest.mark.first_variants(1)
+@pytest.mark.first_variants(2)
 @pytest.mark.parametrize(
     ("case", "samples"), [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70)]
 )
 def test_the_gradient_equals_that_of_float64(case, samples, tmp_path) -> None:
     features, space, _, leave = CASES[case]
-    args, shape = make_shape(case, num_minibatches=1)
+    args, shape = make_shape(case, num_minibatches=1, ent_coef=0.1)
     network = network_of(features, space, args)
     s = rollout_of(network, features, 1, samples, leave, torch.Generator().manual_seed(3))
     wanted, expected_metrics = gradient_in_float64(network, s, args)
     gradient, metrics = gradient_of_kernel(network, s, args, shape, tmp_path)
     assert relative_error(gradient, wanted) < 3e-3  # operands in FP16
+    sizes = [p.numel() for p in network.parameters()]
+    for (name, _), actual, expected in zip(network.named_parameters(), gradient.split(sizes), wanted.split(sizes), strict=True):
+        assert relative_error(actual, expected) < 2e-2, name
     torch.testing.assert_close(metrics, expected_metrics, rtol=5e-3, atol=2e-3)
 
 

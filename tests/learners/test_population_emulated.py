@@ -186,19 +186,23 @@ def test_gradients_and_steps_are_those_of_float64(emulation) -> None:
     """Of the last minibatch, before which the policy and the values changed beyond the clip range."""
     shape, last, ratios = emulation.shape, emulation.shape.num_updates - 1, []
     emulation.reset()
-    emulation.run(num_updates=last)
+    metrics_before, _, _ = emulation.run(num_updates=last)
     before = [x.clone() for x in (emulation.parameters, emulation.exp_avg, emulation.exp_avg_sq)]
     emulation.reset()
-    _, records, gradient = emulation.run()
+    metrics, records, gradient = emulation.run()
+    # A metric is the sum over the minibatches, divided by the number of those of an iteration.
+    last_metrics = dict(zip(METRICS, (metrics - metrics_before)[0].double() * shape.num_updates, strict=True))
     order = sample_order(emulation, shape.epochs - 1)
     for k in range(2):
         assert sorted(order[k].tolist()) == list(range(shape.num_samples))
         samples = records[k][order[k, -shape.minibatch_size :]]
-        expected, _, ratio, distance = gradient_of(emulation, emulation.views(before[0], k), samples, k)
+        expected, losses, ratio, distance = gradient_of(emulation, emulation.views(before[0], k), samples, k)
         assert distance > 1e-3, "rounding decides which branch of the loss a sample takes"
         actual = emulation.views(gradient, k)
         assert relative_error(flat(actual), flat(expected)) < 5e-4
         check_step(emulation, before, actual, last + 1, k)
+        for name, loss in zip(LOSS_METRICS, losses[:, 0], strict=True):
+            assert abs(last_metrics[name][k] - loss) < 1e-2 * max(1.0, abs(loss)), name
         ratios.append(ratio)
     assert torch.cat(ratios).min() < 0.5
     assert torch.cat(ratios).max() > 1.5

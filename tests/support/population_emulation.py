@@ -238,20 +238,20 @@ class Emulation:
         return [x.clone() for x in (*(x[k] for x in learned), *rows)]
 
 
-def steps_of_env(case: Case, first: Tensor, action: Tensor) -> tuple[Tensor, ...]:
-    """Runs the environments of an agent in float64.
+def steps_of_env(case: Case, first: Tensor, action: Tensor, first_clock: int = 0) -> tuple[Tensor, ...]:
+    """Runs the environments of an agent in float64, whose episodes begin at the clock `first_clock`.
 
     Returns:
         Features, rewards, features after the step and before a reset, ends by termination, ends by truncation alone, each
         (T, E, ...), and the features after the last step.
     """
-    obs, start, out = first.double(), torch.zeros(case.num_envs), []
+    obs, start, out = first.double(), torch.full((case.num_envs,), float(first_clock)), []
     pushes = action.double().view(case.num_steps, case.num_envs, -1)
     pushes = pushes.clamp(-1.0, 1.0) if isinstance(case.space, Box) else pushes % 3
     column = torch.arange(case.features)
     size = column % 8 + 1
     for t in range(case.num_steps):
-        clock = t + 1
+        clock = first_clock + t + 1
         after = 0.9 * obs + 0.4 * (pushes[t][:, column % pushes.shape[2]] - 0.4) + 0.01 * size * (clock % 5)
         terminated, truncated = torch.full(start.shape, clock % PERIOD == 0), clock - start >= LIMIT
         ended = terminated | truncated
