@@ -138,6 +138,11 @@ class TestDistribution:
             assert (x == 0.0).all()
         assert (sample.action.reshape(7, -1) == torch.tensor([n - 1 for n in sizes])).all()
 
+    def test_each_component_needs_an_allowed_action(self) -> None:
+        network, rows = network_for(MultiDiscrete([2, 3]), torch.zeros(5)), torch.zeros(4, 1)
+        mask = torch.tensor([[1, 0, 0, 0, 1], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
+        assert network.any_allowed(rows, mask).tolist() == [True, False, False, False]
+
     def test_the_body_and_the_environment_must_both_allow_an_action(self) -> None:
         network = network_for(Discrete(3), torch.zeros(3))
         network.body.allowed = lambda obs: torch.tensor([True, True, False]).expand(*obs.shape[:-1], 3)
@@ -172,6 +177,27 @@ class TestLearning:
             for stage in policy.begin_update(learner.iteration):
                 stage()
             assert np.isfinite(list(learner.read().values())[-4:]).all()
+
+    @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+    def test_an_update_learns_from_the_masked_distribution(self, algorithm: str) -> None:
+        """The metrics are those of one minibatch, before the step."""
+        whole = {"update_epochs": 1, "num_minibatches": 1} if algorithm == "ppo" else {}
+        learner = masked_learner(algorithm, "tests/Street-v0", **whole)
+        policy, s = learner.policy, learner.policy.buffer
+        learner.collect()
+        with torch.no_grad():
+            masked, unmasked = (policy.network.policy(s.obs[:-1], mask) for mask in (s.action_mask[:-1], None))
+            log_prob, entropy = masked.log_prob_and_entropy(s.action)
+        for stage in policy.begin_update(0):
+            stage()
+        metrics = learner.read()
+        assert metrics["entropy"] == pytest.approx(float(entropy[s.mask].mean()), rel=1e-5)
+        assert metrics["entropy"] < 0.9 * float(unmasked.log_prob_and_entropy(s.action)[1][s.mask].mean())
+        if algorithm == "ppo":  # all ratios are 1
+            assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+        else:
+            expected = -float((log_prob * s.advantage)[s.mask].mean())
+            assert metrics["policy_loss"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
     def test_minibatches_contain_the_masks_of_their_samples(self) -> None:
         learner = masked_learner("ppo", "tests/Street-v0")

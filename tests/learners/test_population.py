@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
+from gpuvec.learners.population.batched.batched_update import APPROX_KL
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.seeds import MINIBATCHES, stream_seed
@@ -99,6 +101,22 @@ def test_each_agent_learns_what_a_single_training_learns(base: PPOArgs, device: 
         assert state["adam_step"].min() < 4 * 6  # steps that were skipped
 
 
+def test_an_agent_whose_update_stopped_remains_stopped() -> None:
+    """The divergence exceeds its target in the second of six minibatches alone."""
+    agents, number = population(replace(CARTPOLE, target_kl=0.1)), itertools.count()
+    compute_gradient = agents._update._compute_gradient
+
+    def compute(k: int, samples: dict[str, Any]) -> Any:
+        metrics = compute_gradient(k, samples)
+        metrics[APPROX_KL] = 0.2 if next(number) == 1 else 0.0
+        return metrics
+
+    agents._update._compute_gradient = compute  # type: ignore[method-assign]  # the metrics of this test
+    agents.advance(1)
+    assert agents.tensors()["adam_step"].tolist() == [1.0, 1.0, 1.0]
+    assert next(number) == 6
+
+
 def assert_same_bits(state: dict[str, Any], expected: dict[str, Any], k: int, expected_k: int) -> None:
     """Asserts that agent `k` of one population is agent `expected_k` of another one, bit by bit."""
     for name in ("parameters", "exp_avg", "exp_avg_sq"):
@@ -160,12 +178,13 @@ def test_an_agent_whose_numbers_are_not_finite_is_stopped() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12, 48, 100])
 def test_the_order_of_samples_is_a_permutation_of_those_of_each_agent(count: int) -> None:
-    order, iteration = SampleOrder("cpu", [5, 6], count), torch.tensor(1)
-    epochs = [order(iteration, epoch, torch.zeros(2, count, dtype=torch.int64)).clone() for epoch in range(3)]
-    for samples in epochs:
+    order, orders = SampleOrder("cpu", [5, 6], count), []
+    for rollout in (1, 2, 2**32 + 1):
+        orders += [order(torch.tensor(rollout), epoch, torch.zeros(2, count, dtype=torch.int64)) for epoch in range(3)]
+    for samples in orders:
         assert torch.equal(samples.sort(1).values, torch.arange(2 * count).view(2, count))
-    if count > 12:
-        assert len({tuple((samples[k] - k * count).tolist()) for samples in epochs for k in range(2)}) == 6
+    if count > 12:  # each agent has its own order in each epoch of each rollout
+        assert len({tuple((samples[k] - k * count).tolist()) for samples in orders for k in range(2)}) == 18
 
 
 def test_more_agents_than_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from gymnasium.spaces import Box, Discrete
 
 from gpuvec.errors import CheckpointError, StateError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.metric_names import EVAL_RETURN
 from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
@@ -33,7 +34,7 @@ from gpuvec.learners.population.search.population_based_training import (
     population_based_training,
 )
 from gpuvec.learners.population.search.search_space import SearchParameter, require_search_space, sample_space
-from gpuvec.learners.population.search.sweep import Confirmation, Search, SweepResult, rank, sweep
+from gpuvec.learners.population.search.sweep import Confirmation, Search, SweepResult, population_of_part, rank, sweep
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
 from gpuvec.learners.population.state.agent_selection import select_agents
@@ -175,6 +176,31 @@ def test_a_damaged_search_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"sweep.json is damaged: sweep.json lacks parameters"):
         load_sweep(writer.open())
     writer.close()
+
+
+def test_the_trials_with_the_best_mean_return_continue_with_their_agents() -> None:
+    """Four trials have two seeds each; an agent of the second trial was stopped."""
+    search = Search(searched_args())
+    result = train_population(population_of_part(search.args, search.progress), last_iteration=2)
+    returns = np.array([1.0, 4.0, 9.0, 9.0, 3.0, 3.0, 2.0, 1.0], np.float32)
+    metrics = result.history.metrics | {EVAL_RETURN: np.tile(returns, (2, 1))}
+    stopped_at = np.where(np.arange(8) == 3, 1, RUNNING)
+    progress = search._next_part(result._replace(history=result.history._replace(metrics=metrics, stopped_at=stopped_at)))
+    assert progress.trials == [0, 2]
+    np.testing.assert_array_equal(progress.scores, [2.5, np.nan, 3.0, 1.5])
+    assert progress.state is not None
+    for name, x in progress.state["tensors"]["parameters"].items():
+        assert torch.equal(x, result.state["tensors"]["parameters"][name][[0, 1, 4, 5]]), name
+    # The confirmation takes the best of those that are left, and begins anew.
+    search.progress = progress
+    rest = result._replace(
+        history=result.history._replace(
+            metrics={name: x[:, [0, 1, 4, 5]] for name, x in metrics.items()}, stopped_at=np.full(4, RUNNING)
+        )
+    )
+    search.args = replace(search.args, num_confirmed=1)
+    confirmation = search._next_part(rest)
+    assert (confirmation.trials, confirmation.state) == ([2], None)
 
 
 def test_trials_that_continue_are_as_if_they_had_never_been_interrupted() -> None:
@@ -386,3 +412,20 @@ def test_an_agent_that_was_stopped_takes_what_the_best_one_learned_without_a_wai
     rates = state.settings["learning_rate"].tolist()
     assert rates.pop(2) in (1e-3 * 0.8, 1e-3 * 1.25)
     assert rates == [1e-3] * 4
+
+
+@pytest.mark.parametrize(("value", "factor", "expected"), [(8e-3, 1.25, 1e-2), (9e-3, 1.25, 1e-2), (1.2e-4, 0.8, 1e-4)])
+def test_a_perturbed_setting_is_that_of_the_source_within_its_range(value: float, factor: float, expected: float) -> None:
+    args = PBTArgs(BASE, (RATE,), 2, fraction=0.5, factors=(factor, factor))
+    settings: dict[str, Any] = {}
+    population: Any = SimpleNamespace(
+        args=PopulationArgs(args.base, 2).resolved("cpu"), iteration=1, stopped_at=torch.full((2,), RUNNING),
+        copy_learned=lambda source: None, set_settings=lambda name, values: settings.update({name: values.tolist()}),
+    )  # fmt: skip
+    results = np.zeros((1, len(METRICS), 2), np.float32)
+    results[0, METRICS.index("last_return")] = [1.0, 3.0]
+    results[0, METRICS.index("last_return_share")] = 1.0
+    exploration = Exploration(args, PBTSchedule.initial({"learning_rate": np.array([5e-3, value])}))
+    exploration.prepare(population)
+    exploration(population, results)
+    assert settings["learning_rate"] == pytest.approx([expected, value], rel=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from functools import cache
@@ -60,10 +61,14 @@ FOREVER = SingleAgentEnv(
     max_episode_steps=4,
 )
 
+# The second action is rewarded in each of four steps.
+CHOOSE = dataclasses.replace(FOREVER, step=lambda s, action, key, p: (s, float(action), False))
+
 METRICS = ROLLOUT_METRICS + PPO.update_metrics
 
 register("tests/Follow-v0", FOLLOW)
 register("tests/Forever-v0", FOREVER)
+register("tests/Choose-v0", CHOOSE)
 
 SMALL: dict[str, Any] = {
     "device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (16,), "params": {"max_episode_steps": 20},
@@ -230,9 +235,11 @@ class TestRollout:
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
     def test_the_rollout_buffer_equals_the_steps_of_the_environment(self, env: str) -> None:
         """The steps of two rollouts are repeated one at a time."""
-        ppo, rollouts = learner(env=env), []
+        ppo, rollouts, begins = learner(env=env), [], torch.ones(8, dtype=torch.bool)
         for _ in range(2):
             ppo.collect()
+            assert torch.equal(ppo.rollout.episode_start[0], begins)
+            begins = ppo.policy.buffer.ended[-1].clone()
             rollouts.append(type(ppo.policy.buffer)(*(x.clone() for x in ppo.policy.buffer if x is not None)))
         assert any((s.ended & ~s.terminated).any() for s in rollouts)
         reference_env = same_env_as(ppo)
@@ -324,6 +331,20 @@ class TestRollout:
         # Updates start again with the next rollout.
         assert {float(state["step"]) for state in stopped.policy.optimizer.state.values()} == {2.0}
 
+    def test_an_update_that_stopped_remains_stopped(self) -> None:
+        """The divergence exceeds its target in the second minibatch alone."""
+        ppo, divergences = learner(target_kl=0.1), iter([0.0, 0.2, *[0.0] * 14])
+        plain = ppo.policy.loss
+
+        def loss(*arguments: Any) -> Any:
+            total, metrics = plain(*arguments)
+            metrics[3] = next(divergences)
+            return total, metrics
+
+        ppo.policy.loss = loss
+        ppo.iterate()
+        assert {float(state["step"]) for state in ppo.policy.optimizer.state.values()} == {1.0}
+
     def test_the_learning_rate_falls_to_zero(self) -> None:
         ppo = learner(total_steps=4 * 128, learning_rate=1e-3)
         rates = []
@@ -363,6 +384,27 @@ class TestLearning:
         result = train(args)  # an evaluation plays whole episodes, although none has ended in the training
         assert [m["eval_return"] for m in result.history] == [4.0]
         assert result.ended_by == "target_return"
+
+    @pytest.mark.parametrize("forgetful", [False, True])
+    def test_a_target_return_counts_if_the_policy_reaches_it_by_itself(self, forgetful: bool) -> None:
+        """The forgetful policy takes the good action in the seven rows of a rollout alone, so that an evaluation misses it."""
+
+        class Body(torch.nn.Module):
+            def __init__(self, *spaces: Any) -> None:
+                super().__init__()
+                self.bias = torch.nn.Parameter(torch.zeros(()))
+
+            def policy(self, obs: Any) -> Any:
+                is_good = len(obs) == 7 or not forgetful
+                return self.bias + torch.tensor([0.0, 60.0 if is_good else -60.0]).expand(*obs.shape[:-1], 2)
+
+            def value(self, obs: Any) -> Any:
+                return self.bias.expand(obs.shape[:-1])
+
+        args = PPOArgs(env="tests/Choose-v0", device="cpu", num_envs=7, num_steps=8, num_iterations=12, target_return=4.0)
+        result = train(args, body=Body)
+        assert {m["last_return"] for m in result.history} == {4.0}
+        assert result.ended_by == ("total_steps" if forgetful else "target_return")
 
 
 class TestRepeatable:

@@ -22,7 +22,7 @@ from gpuvec.errors import ActionError, MissingExtraError, NonFiniteError, StateE
 from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
 from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.runs import sinks
-from gpuvec.learners.runs.checkpoint import list_checkpoints, load
+from gpuvec.learners.runs.checkpoint import list_checkpoints, load, sort_checkpoint_names
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.training import train
 
@@ -71,6 +71,11 @@ sinks.JsonLines.log = last
 from gpuvec.cli import main
 main(sys.argv[1:])
 """
+
+
+def test_checkpoints_are_sorted_by_their_numbers() -> None:
+    names = ["checkpoint-10.pt", "checkpoint-9.pt", "checkpoint-100.pt", "checkpoint-10.part", "result.json"]
+    assert sort_checkpoint_names(names) == ["checkpoint-9.pt", "checkpoint-10.pt", "checkpoint-100.pt"]
 
 
 @pytest.mark.first_variants(1)

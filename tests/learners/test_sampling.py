@@ -138,6 +138,12 @@ class TestGaussian:
         assert np.abs(z.var(0) - 1).max() < 5 * math.sqrt(2 / R)
         assert abs((z[:, 0] * z[:, 1]).mean()) < 5 / math.sqrt(R)
 
+    def test_components_share_no_random_words(self, device):
+        """If they did, their magnitudes would depend on each other, though the components were not correlated."""
+        z = host(draw_normal(device, np.zeros((R, 4), np.float32), np.zeros(4, np.float32)))[0].astype(np.float64)
+        correlations = np.corrcoef(z**2, rowvar=False) - np.eye(4)
+        assert np.abs(correlations).max() < 5 / math.sqrt(R)
+
     def test_squashed_log_probabilities_equal_those_of_torch(self, device):
         mean, log_std = numbers(500, 2), np.full(2, -0.3, np.float32)
         x, log_prob, entropy = (y.cpu() for y in draw_normal(device, mean, log_std, squashed=True))

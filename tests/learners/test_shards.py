@@ -37,7 +37,15 @@ from gpuvec.learners.networks.normalizer import Normalizer
 from gpuvec.learners.policy import leaves
 from gpuvec.learners.policy_configs import policy_factories
 from gpuvec.learners.runs.checkpoint import load, save
-from gpuvec.learners.shards.pooling import pooled_mean, pooled_var_means, pooling_stage, run_in_lockstep, update_normalizer
+from gpuvec.learners.shards.averaging_learner import AveragingLearner
+from gpuvec.learners.shards.pooling import (
+    lowest_fault,
+    pooled_mean,
+    pooled_var_means,
+    pooling_stage,
+    run_in_lockstep,
+    update_normalizer,
+)
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.training import make_training_env, open_learner, train
@@ -228,6 +236,11 @@ def test_pooled_moments_are_those_of_all_samples(has_mask: bool) -> None:
     torch.testing.assert_close(dict(pooled.state_dict()), dict(whole.state_dict()))
 
 
+def test_the_fault_of_several_shards_is_that_of_the_lowest_row() -> None:
+    rows = torch.tensor([[-1, 7, -1], [-1, 3, 12], [-1, -1, 0]])
+    assert lowest_fault(rows, -1).tolist() == [-1, 3, 0]
+
+
 def test_a_shard_alone_and_shards_that_disagree_are_refused() -> None:
     shard = Moments(Shard(0, 2), torch.ones(3, 2), None, Normalizer(1))
     with pytest.raises(RuntimeError, match="needs the other shards"):
@@ -269,6 +282,44 @@ def test_a_checkpoint_is_read_from_a_file_and_damage_in_a_shard_is_found(name: s
         save(tmp_path, {**checkpoint, "shards": [*checkpoint["shards"][:-1], {**last, **change}]})
         with pytest.raises(CheckpointError, match=message):
             load(tmp_path)
+
+
+def test_a_training_in_shards_continues_bit_for_bit() -> None:
+    numbers, checkpoint = reference("ppo")
+    continued = numbers_of(train(PPO, checkpoint=checkpoint, shards=SHARDS))
+    assert differences(continued["checkpoint"], numbers["checkpoint"]) == []
+    assert differences(continued["history"], numbers["history"][CHECKPOINT_ITERATION:]) == []
+
+
+class WithACopyOfThrees(Processes):
+    """Two processes, of which the other one has 3 in place of each number."""
+
+    def broadcast(self, tensors: Any) -> None:
+        """Leaves the tensors as they are, as in the first process."""
+
+    def exchange(self, parts: Any, only_sum: bool) -> Any:
+        """Returns the numbers of both processes."""
+        values = torch.stack([parts[0], torch.full_like(parts[0], 3.0)])
+        return values.sum(0) if only_sum else values
+
+
+def test_copies_are_averaged_and_their_episodes_added() -> None:
+    args = replace(PPO_COPIES, num_envs=4).resolved("cpu")
+    with closing(make_training_env(args, 4)) as env:
+        learner = AveragingLearner(args, env, policy_factories({"all": args}, env, None), WithACopyOfThrees(0, 2))
+        policy = learner.policy
+        policy.metrics.copy_(torch.arange(len(policy.metrics)))
+        policy.metrics[1] = torch.nan
+        averaged = [*policy.parameters.values(), policy.network.normalizer.mean, policy.reward_scaler.moments.var]
+        averaged += [x for state in policy.optimizer.state.values() for x in state.values()]
+        expected = [(x.detach() + 3.0) / 2.0 for x in averaged]
+        learner._average()
+    for x, mean in zip(averaged, expected, strict=True):
+        torch.testing.assert_close(x.detach(), mean)
+    metrics = dict(zip(policy.metric_names, policy.metrics.tolist(), strict=True))
+    numbers = enumerate(policy.metric_names)
+    assert metrics == {name: {0: 3.0, 1: 3.0}.get(k, (k + 3.0) / 2.0) for k, name in numbers}
+    assert policy.metric_names[0] == "episodes"
 
 
 def test_checkpoints_of_other_shards_are_refused() -> None:

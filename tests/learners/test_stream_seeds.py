@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from gpuvec.learners.a2c import A2CArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.seeds import ACTIONS, EVALUATION, INTERMEDIATE_EVALUATION, MINIBATCHES, WEIGHTS, stream_seed
-from gpuvec.learners.training import make_learner
+from gpuvec.learners.training import make_learner, open_learner
 
 TAG: dict[str, Any] = {"env": "gpuvec/TagGridWorld-v0", "num_envs": 2, "num_steps": 4, "hidden": (8,), "device": "cpu"}
 PURPOSES = (WEIGHTS, ACTIONS, MINIBATCHES, INTERMEDIATE_EVALUATION, EVALUATION)
@@ -55,6 +55,19 @@ def test_adjacent_seeds_and_roles_share_no_numbers() -> None:
     assert len(set(actions.values())) == 4
     weights = {name: tuple(next(p.network.parameters()).flatten()[:4].tolist()) for name, p in policies.items()}
     assert len(set(weights.values())) == 4, weights
+
+
+def test_the_shards_and_the_purposes_of_a_policy_share_no_numbers() -> None:
+    """Shards draw actions with one seed, each of its own rows, and minibatches with a seed of each shard."""
+    with open_learner({"all": A2CArgs(**TAG, total_steps=64).resolved("cpu")}, num_shards=2) as learner:
+        policies = [shard.policies["all"] for shard in learner.local_shards]
+    first, second = policies
+    assert len({first.minibatch_seed, second.minibatch_seed, first.action_seed}) == 3
+    assert first.action_seed == second.action_seed
+    draws = [torch.rand(4, generator=policy.generator) for policy in policies]
+    assert not torch.equal(*draws)
+    logits, iteration = torch.zeros(64, 8), torch.zeros((), dtype=torch.int64)
+    assert not torch.equal(*(policy.sampler.categorical(logits, iteration, 0).action for policy in policies))
 
 
 def test_the_same_seed_and_role_have_the_same_numbers() -> None:
