@@ -28,18 +28,19 @@ USER_VARIABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--cpu-durations FILE`."""
+    """Adds `--cpu-durations FILE` and `--compiled-code FOLDER`."""
     parser.addoption(
         "--cpu-durations",
         metavar="FILE",
         help="append one JSON array [test, CPU seconds, wall seconds] for every test, with the processes that the test started",
     )
+    parser.addoption("--compiled-code", metavar="FOLDER", help="keep the compiled code of this run for other runs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Sets the same environment variables for every test, and creates a cache folder for the run.
 
-    The processes of a run share its compiled code; the folder is removed at the end.
+    The processes of a run share its compiled code; the folder is removed at the end, unless it is given.
     """
     for name in USER_VARIABLES:
         os.environ.pop(name, None)
@@ -47,8 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.umask(0o022)
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the folder
         folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
-        os.environ["GPUVEC_CACHE"] = folder.name
         config.add_cleanup(folder.cleanup)
+        os.environ["GPUVEC_CACHE"] = config.getoption("compiled_code") or folder.name
 
 
 def _variant(item: pytest.Item) -> str | None:
