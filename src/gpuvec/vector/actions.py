@@ -10,7 +10,7 @@ from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.vector.framework import ArrayPointer, Framework
 from gpuvec.vector.host_copies import DLPACK_CPU, DLPACK_CUDA, is_on_gpu
-from gpuvec.vector.native_arrays import as_native, on_stream
+from gpuvec.vector.native_arrays import as_native, check_has_memory, export_errors, on_stream
 
 DISCRETE = {"int32": np.int32, "int64": np.int64, "uint8": np.uint8}
 CONTINUOUS = {"float32": np.float32, "float64": np.float64}
@@ -66,6 +66,7 @@ class Actions:
     def _convert(self, actions: Any, stream: int) -> ArrayPointer:
         """Actions that are no array of the environment's framework on its device."""
         on_gpu = self._device.kind == "cuda"
+        check_has_memory(actions)
         if on_gpu and (not self._framework.copies or is_on_gpu(actions)):
             return self._import_to_gpu(actions, stream)
         array = self._host_array(actions)
@@ -85,12 +86,14 @@ class Actions:
         """
         if not hasattr(actions, "__dlpack_device__"):
             raise TypeError(f"actions are a {type(actions).__name__}; this environment takes DLPack arrays on {self._device}.")
-        device_type, ordinal = (int(number) for number in actions.__dlpack_device__())
+        with export_errors(actions):
+            device_type, ordinal = (int(number) for number in actions.__dlpack_device__())
         if (device_type, ordinal) != (DLPACK_CUDA, self._device.ordinal):
             place = "the CPU" if device_type == DLPACK_CPU else f"cuda:{ordinal}"
             raise ValueError(f"actions are on {place}; this environment runs on {self._device}: move them there.")
         xp = self._device.arrays
-        array = xp.asarray(xp.from_dlpack(actions), order="C")  # makes CuPy's current stream wait for the producer's
+        with export_errors(actions):
+            array = xp.asarray(xp.from_dlpack(actions), order="C")  # makes CuPy's current stream wait for the producer's
         current = xp.cuda.get_current_stream()
         if current.ptr != stream:
             with on_stream(self._device, stream) as step_stream:

@@ -122,4 +122,6 @@ def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
         else:
             array = np.asarray(array)
     address_of(array)  # refuses an array without memory before it is copied
+    if isinstance(array, np.ndarray):
+        array = np.asarray(array, dtype)  # here, since NumPy's errors name a value that cannot be converted, and CuPy's do not
     return xp.asarray(array, dtype, order="C")
