@@ -356,7 +356,7 @@ class TestInvalidPolicies:
 def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
     shared: dict[str, Any] = {**TAG, "num_envs": 64, "device": "cuda:0"}
     small: dict[str, Any] = {"buffer_size": 64 * 3 * 64, "batch_size": 64, "gradient_steps": 2, "learning_starts": 0}
-    for algorithm in (ddpg.DDPGArgs(**shared, **small), a2c.A2CArgs(**shared)):
+    for algorithm in (ddpg.DDPGArgs(**shared, **small, num_iterations=128), a2c.A2CArgs(**shared)):
         policies = {"tagger": ppo.PPOArgs(**shared).resolved("cuda:0"), "runner": algorithm.resolved("cuda:0")}
         learners = []
         for captured in (False, True):
