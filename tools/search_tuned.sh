@@ -23,6 +23,6 @@ search() {
 
 search CartPole-v1 100000 2
 search Acrobot-v1 400000 4 --params low -1 high 1
-search MountainCar-v0 400000 4 --params low -1.2 high 0.45
+search MountainCar-v0 2000000 16 --params low -1.2 high 0.45
 search Pendulum-v1 2000000 1024 # it has no threshold
 "$python" tools/write_tuned.py "$out"/*__sweep__*

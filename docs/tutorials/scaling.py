@@ -118,7 +118,6 @@ def by_steps():
 
 one_by_one, at_once = seconds(by_steps), seconds(lambda: envs.rollout(256, policy=actions))
 print(f"256 steps one by one: {1e3 * one_by_one:.2f} ms, by one kernel: {1e3 * at_once:.2f} ms")
-assert at_once < one_by_one
 envs.close()
 
 # %% [markdown]
