@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gymnasium.spaces import Box
-from tests.support.population_emulation import ACTION_SEEDS, CASES, ORDER_SEEDS, SETTINGS, Emulation, steps_of_env
+from gymnasium.spaces import Box, Discrete
+from tests.support.population_emulation import ACTION_SEEDS, CASES, ORDER_SEEDS, SETTINGS, Case, Emulation, steps_of_env
 
 from gpuvec.learners.buffers.sample_order import SampleOrder
 from gpuvec.learners.population.agent_metrics import LOSS_METRICS, METRICS
@@ -313,3 +313,11 @@ def test_an_agent_that_is_not_finite_is_stopped(small, fault) -> None:
     stopped = small.state_of(0)
     assert torch.isnan(small.run()[0][:, :, 0]).all()
     assert equal(small.state_of(0), stopped)
+
+
+def test_the_share_of_environments_with_a_return_is_exactly_one(tmp_path) -> None:
+    """Choices of population-based training compare it with 1. For 41 environments 41 * (1 / 41) is below 1 in float32."""
+    case = Case(Discrete(2), 4, (0.004, 0.03), num_envs=41, epochs=1, num_minibatches=41)
+    assert case.shape.reason_not_supported() == ""
+    metrics, _, _ = Emulation(case, tmp_path).run(num_updates=1)
+    assert metrics[0, METRICS.index("last_return_share")].tolist() == [1.0, 1.0]

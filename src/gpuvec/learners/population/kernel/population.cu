@@ -135,8 +135,9 @@ __device__ __forceinline__ void store_metrics(const Batch& b, SharedMemory& shar
     constexpr float PER_SAMPLE = 1.0f / ((float)UPDATES * BATCH);
     const float *actor = shared.terms[0], *critic = shared.terms[1];
     const float metrics[NUM_METRICS] = {num_ended, (float)returns / num_ended, (float)lengths / num_ended,
-        (float)last_returns / num_rows, num_rows * (1.0f / ENVS), actor[0] * PER_SAMPLE, (critic[0] + LOSS_UNIT * critic[1]) * PER_SAMPLE, actor[1] * PER_SAMPLE, actor[2] * PER_SAMPLE,
-        actor[3] * PER_SAMPLE, shared.norm_sum * (1.0f / UPDATES)};
+        (float)last_returns / num_rows, num_rows / (float)ENVS, actor[0] * PER_SAMPLE,
+        (critic[0] + LOSS_UNIT * critic[1]) * PER_SAMPLE, actor[1] * PER_SAMPLE, actor[2] * PER_SAMPLE, actor[3] * PER_SAMPLE,
+        shared.norm_sum * (1.0f / UPDATES)};
     float* target = b.metrics + launch_iteration * NUM_METRICS * b.num_agents + blockIdx.x;
 #pragma unroll
     for (int i = 0; i < NUM_METRICS; i++) target[i * b.num_agents] = metrics[i];
