@@ -99,10 +99,10 @@ def test_transitions_of_several_rollouts_equal_a_loop_over_own_actions(acting: f
         assert float(discount) == 0.0 or float(next_obs) == after
 
 
-def make_turns_learner() -> Learner:
+def make_turns_learner(num_steps_stored: int = 80, learning_starts: int = 0) -> Learner:
     args = DDPGArgs(
-        env="gpuvec/TagContinuous-v0", params=TAG, device="cpu", num_envs=8, num_steps=4, hidden=(16,), buffer_size=8 * 6 * 80,
-        batch_size=64, gradient_steps=2, learning_starts=0, n_step=1,
+        env="gpuvec/TagContinuous-v0", params=TAG, device="cpu", num_envs=8, num_steps=4, hidden=(16,),
+        buffer_size=8 * 6 * num_steps_stored, batch_size=64, gradient_steps=2, learning_starts=learning_starts, n_step=1,
     ).resolved("cpu")  # fmt: skip
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **TAG)
     return make_learner(args, TurnsEnv(env))
@@ -134,3 +134,20 @@ def test_pending_actions_are_part_of_a_checkpoint() -> None:
         learner.iterate()
     for x, y in zip(whole.policy.replay.transitions, rest.policy.replay.transitions, strict=True):
         assert torch.equal(x, y)
+
+
+def test_a_buffer_of_one_rollout_has_pending_actions_when_they_are_complete() -> None:
+    """They are written to the step before the rollout, which must not be one of the rollout."""
+    small, large = (make_turns_learner(size, learning_starts=10**6) for size in (4, 80))
+    stored = set[tuple[float, ...]]()
+
+    def transitions(learner: Learner) -> set[tuple[float, ...]]:
+        all_of = learner.policy.replay.transitions
+        return {tuple(obs.tolist()) for obs in all_of.obs[all_of.mask]}
+
+    for _ in range(6):
+        for learner in (small, large):
+            learner.iterate()
+        stored |= transitions(small)
+    assert len(stored) > 50
+    assert stored == transitions(large)

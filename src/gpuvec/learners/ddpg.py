@@ -140,7 +140,8 @@ class DDPG(Policy):
         rows, device = self.rows, self.args.device
         T, R = rows.reward.shape
         features, has_mask = rows.obs.shape[2], rows.mask is not None
-        max_steps = max(self.args.buffer_size // (R * self.shard.count), T)
+        # The last step before a rollout has the actions that are still pending.
+        max_steps = max(self.args.buffer_size // (R * self.shard.count), T + has_mask)
         transition_bytes = (2 * features + components + 2) * FLOAT32_BYTES + has_mask
         require_memory(device, max_steps * R * transition_bytes, f"a replay buffer of {max_steps * R:,} transitions")
         return ReplayBuffer.allocate(max_steps, R, features, components, device, has_mask)
