@@ -186,7 +186,13 @@ def test_adam_refuses_a_missing_gradient() -> None:
 
 SIZES: dict[str, Any] = {"device": "cuda:0", "num_envs": 64, "num_steps": 8}
 TAG: dict[str, Any] = {**SIZES, "env": "gpuvec/TagContinuous-v0", "params": {"num_runners": 3, "continuous_actions": True}}
-REPLAY: dict[str, Any] = {"buffer_size": 4096, "batch_size": 64, "gradient_steps": 2, "learning_starts": 0, "num_iterations": 128}
+REPLAY: dict[str, Any] = {
+    "buffer_size": 4096,
+    "batch_size": 64,
+    "gradient_steps": 2,
+    "learning_starts": 0,
+    "num_iterations": 128,
+}
 UPDATED_BY_OPERATIONS: dict[str, dict[str, Any]] = {
     "perceptron": {"all": PPOArgs(**SIZES, hidden=(24,), fused=False)},
     "convolution": {"all": PPOArgs(**SIZES, env="gpuvec/Breakout-v0", hidden=(128,), activation="relu")},

@@ -32,7 +32,13 @@ NEVER: dict[str, Any] = {"evaluate_every": None}
 ROLES: dict[str, Any] = {
     **TRAININGS,
     "opponents": {"guard": TWO["guard"], "walker": Scripted(lambda obs: torch.full((len(obs),), 2, device=obs.device))},
+    "random opponents": {"guard": TWO["guard"], "walker": Scripted(lambda obs, generator: at_random_of_three(obs, generator))},
 }  # fmt: skip
+
+
+def at_random_of_three(obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Returns random actions, (R,)."""
+    return torch.randint(3, (len(obs),), generator=generator, device=obs.device)
 
 
 def evaluated(configs: Any, **settings: Any) -> Any:
@@ -104,7 +110,7 @@ def test_evaluations_change_no_bit_of_a_training(name: str, shards: int, device:
     assert torch.equal(torch.get_rng_state(), state)
     assert_same_bits(without_evaluations(plain), without_evaluations(with_evaluations))
     names = [n for n in with_evaluations.history[0] if n.rpartition("/")[2] in EVALUATION_METRICS]
-    roles = {"two": ("guard/", "walker/"), "opponents": ("guard/",)}.get(name, ("",))
+    roles = {"two": ("guard/", "walker/"), "opponents": ("guard/",), "random opponents": ("guard/",)}.get(name, ("",))
     assert names == [f"{role}{metric}" for role in roles for metric in EVALUATION_METRICS]
     for row in with_evaluations.history:
         assert [math.isfinite(row[n]) for n in names] == [row["iteration"] % 2 == 0] * len(names)

@@ -23,6 +23,7 @@ from gpuvec.learners.evaluation.players import policies_by_role
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.mlp import SeparateMLP
 from gpuvec.learners.opponents import Frozen, Scripted
+from gpuvec.learners.policy_configs import shared_settings
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.training import make_learner, train
@@ -271,6 +272,11 @@ class TestOpponents:
                 r"the scripted policy returns actions of shape \(2,\).*\(8,\)",
             ),
             (
+                lambda: Scripted(lambda obs: torch.randint(2, (len(obs),))),
+                ValueError,
+                r"draws from torch's global generator.*give the function a parameter `generator`",
+            ),
+            (
                 lambda: Frozen(train(make_policies(total_steps=E * T)).checkpoint, "thief"),
                 StateError,
                 "has policies for guard, walker",
@@ -307,6 +313,10 @@ class TestInvalidPolicies:
     def test_the_error_names_the_fault(self, change: Any, words: str) -> None:
         with pytest.raises(ValueError, match=words):
             train(change(make_policies()))
+
+    def test_a_target_is_refused_for_one_policy_by_role(self) -> None:
+        with pytest.raises(ValueError, match="target_return is for one policy of all agents"):
+            shared_settings({"walker": ppo.PPOArgs(target_return=1.0)})
 
     def test_policies_by_role_need_an_env_with_roles(self) -> None:
         args = ppo.PPOArgs(device="cpu", num_envs=2)

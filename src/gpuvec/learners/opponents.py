@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,9 @@ class Scripted:
     act: Callable[..., Tensor]
     """Returns actions, (R, ...) as the environment takes them, for observations, (R, D).
 
-    In environments with action masks the mask, (R, N) bool, is the second argument. A CUDA graph must be able to capture the
-    function.
+    In environments with action masks the mask, (R, N) bool, is the second argument. A function that draws numbers draws them
+    from its parameter `generator`, a `torch.Generator` of the training, so that evaluations and checkpoints do not change what
+    is drawn. A CUDA graph must be able to capture the function.
     """
 
 
@@ -111,15 +113,23 @@ class ScriptedPolicy(Policy):
         context: spaces, rollout and role of the policy.
 
     Raises:
-        ValueError: the function returns actions of another shape.
+        ValueError: the function returns actions of another shape, or draws from torch's global generator.
     """
 
     def __init__(self, config: Scripted, args: TrainingArgs, context: PolicyContext) -> None:
         super().__init__(args, context)
         self.guard, self._act = Guard({}, {}, args.device), config.act
+        self._draws = "generator" in inspect.signature(config.act).parameters
         obs, space = context.rows.obs[0], context.action_space
         self._obs_dim = obs.dim() - 1  # of one agent
+        before, draws = _global_generator_state(args.device), self.generator.get_state()
         shape, expected = tuple(self._actions_at(0).shape), (len(obs), *(space.shape or ()))
+        self.generator.set_state(draws)
+        if not torch.equal(before, _global_generator_state(args.device)):
+            raise ValueError(
+                "the scripted policy draws from torch's global generator, which evaluations would advance and no checkpoint has: "
+                "give the function a parameter `generator`, and draw from it."
+            )
         if shape != expected:
             raise ValueError(f"the scripted policy returns actions of shape {shape}; for {space} it must return {expected}.")
 
@@ -131,18 +141,26 @@ class ScriptedPolicy(Policy):
         """Returns a player that acts by the function, which gets the rows of all environments.
 
         Args:
-            seed: is not used, since the function draws no numbers.
-            draws: is not used.
+            seed: of what the function draws.
+            draws: numbers its draws.
         """
+        generator = draws.generator(seed)
 
         def act(*inputs: Tensor) -> Tensor:
             leading = inputs[0].shape[: inputs[0].dim() - self._obs_dim]
             rows = (x.flatten(0, len(leading) - 1) for x in inputs)
-            actions: Tensor = self._act(*rows)
-            return actions.unflatten(0, leading)  # type: ignore[no-any-return]  # of torch
+            return self._actions(generator, *rows).unflatten(0, leading)  # type: ignore[no-any-return]  # of torch
 
         return lambda envs: act
 
     def _actions_at(self, t: int) -> Tensor:
         action_mask = self.rows.action_mask_at(t)
-        return self._act(self.rows.obs[t]) if action_mask is None else self._act(self.rows.obs[t], action_mask)
+        return self._actions(self.generator, self.rows.obs[t], *([] if action_mask is None else [action_mask]))
+
+    def _actions(self, generator: torch.Generator, *inputs: Tensor) -> Tensor:
+        return self._act(*inputs, generator=generator) if self._draws else self._act(*inputs)
+
+
+def _global_generator_state(device: str) -> Tensor:
+    """Returns the state of torch's global generator of a device, (N,) uint8."""
+    return torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state(device)

@@ -76,8 +76,8 @@ def shared_settings(configs: PolicyConfigs) -> TrainingArgs:
             if getattr(args, name) != getattr(first, name):
                 values = f"{getattr(first, name)!r} for {first_role} and {getattr(args, name)!r} for {role}"
                 raise ValueError(f"all policies of a training must have the same {name}: it is {values}.")
-    if len(configs) > 1 and first.target_return is not None:
-        raise ValueError("target_return is for one policy; with several give total_steps.")
+    if set(configs) != {ALL} and first.target_return is not None:
+        raise ValueError("target_return is for one policy of all agents; with policies by role give total_steps.")
     return first
 
 

@@ -50,7 +50,7 @@ class Evaluator:
         seed = stream_seed(args.seed, INTERMEDIATE_EVALUATION)
         players = {role: policy.player(role_seed(seed, role), self._draws) for role, policy in policies.items()}
         self._act = (players[ALL] if ALL in players else by_role(players))(self._envs)
-        self._generator = torch.Generator(args.device)  # of the opponent's draws
+        self._generator = self._draws.generator(seed)  # of the opponent
         self._counted: Tensor | None = None  # (E, A) bool on the CPU: agents of the policy beside an opponent
         if opponent is not None:
             self._act = self._act_beside(opponent, self._act)
@@ -76,7 +76,6 @@ class Evaluator:
         """
         self._draws.begin(iteration)
         seed = stream_seed(self._args.seed, INTERMEDIATE_EVALUATION, index=iteration)
-        self._generator.manual_seed(seed)
         with cached_parameters(*(policy.network for policy in self._policies.values())):
             results = run_first_episodes(self._envs, self._act, seed)
         counted = ... if self._counted is None else self._counted

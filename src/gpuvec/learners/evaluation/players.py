@@ -15,7 +15,7 @@ from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.environments import TrainingEnv, has_role_spaces, is_multi_agent
 from gpuvec.learners.sampling.sampler import Sampler
-from gpuvec.learners.seeds import ACTIONS, stream_seed
+from gpuvec.learners.seeds import ACTIONS, INTERMEDIATE_EVALUATION, stream_seed
 from gpuvec.vector.spaces import space_of_one_agent
 
 
@@ -62,11 +62,20 @@ class Draws:
     def __init__(self, device: str) -> None:
         self.evaluation = torch.zeros((), dtype=torch.int64, device=device)
         self.steps = count()
+        self._generators = list[tuple[int, torch.Generator]]()
+
+    def generator(self, seed: int) -> torch.Generator:
+        """Returns a generator for a function that draws numbers itself; `begin` seeds it again."""
+        generator = torch.Generator(self.evaluation.device).manual_seed(seed)
+        self._generators.append((seed, generator))
+        return generator
 
     def begin(self, evaluation: int) -> None:
         """Makes the next draws those of an evaluation, by its number, whatever was drawn before."""
         self.evaluation.fill_(evaluation)
         self.steps = count()
+        for seed, generator in self._generators:
+            generator.manual_seed(stream_seed(seed, INTERMEDIATE_EVALUATION, index=evaluation))
 
 
 def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0, draws: Draws | None = None) -> Player:
@@ -191,8 +200,6 @@ def wins_or_blocks(seed: int = 0) -> Player:
 
 def win_or_block(obs: Tensor, action_mask: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Returns columns, (...): one that completes a line of four, or else one where the other would, or else any allowed one.
-
-    It is also the function of a `Scripted` opponent.
 
     Args:
         obs: (..., 2, H, W): the player's own pieces and those of the other, which fall to the last row.
