@@ -29,16 +29,18 @@ from gpuvec.learners.training import open_learner, train
 
 EVALUATION_METRICS = ("eval_return", "eval_length")
 NEVER: dict[str, Any] = {"evaluate_every": None}
-ROLES: dict[str, Any] = {
-    **TRAININGS,
-    "opponents": {"guard": TWO["guard"], "walker": Scripted(lambda obs: torch.full((len(obs),), 2, device=obs.device))},
-    "random opponents": {"guard": TWO["guard"], "walker": Scripted(lambda obs, generator: at_random_of_three(obs, generator))},
-}  # fmt: skip
 
 
 def at_random_of_three(obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Returns random actions, (R,)."""
     return torch.randint(3, (len(obs),), generator=generator, device=obs.device)
+
+
+ROLES: dict[str, Any] = {
+    **TRAININGS,
+    "opponents": {"guard": TWO["guard"], "walker": Scripted(lambda obs: torch.full((len(obs),), 2, device=obs.device))},
+    "random opponents": {"guard": TWO["guard"], "walker": Scripted(at_random_of_three)},
+}  # fmt: skip
 
 
 def evaluated(configs: Any, **settings: Any) -> Any:

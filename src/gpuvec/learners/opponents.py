@@ -127,8 +127,8 @@ class ScriptedPolicy(Policy):
         self.generator.set_state(draws)
         if not torch.equal(before, _global_generator_state(args.device)):
             raise ValueError(
-                "the scripted policy draws from torch's global generator, which evaluations would advance and no checkpoint has: "
-                "give the function a parameter `generator`, and draw from it."
+                "the scripted policy draws from torch's global generator, which evaluations would advance and no checkpoint "
+                "has: give the function a parameter `generator`, and draw from it."
             )
         if shape != expected:
             raise ValueError(f"the scripted policy returns actions of shape {shape}; for {space} it must return {expected}.")

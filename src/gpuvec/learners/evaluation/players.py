@@ -65,7 +65,11 @@ class Draws:
         self._generators = list[tuple[int, torch.Generator]]()
 
     def generator(self, seed: int) -> torch.Generator:
-        """Returns a generator for a function that draws numbers itself; `begin` seeds it again."""
+        """Returns a generator for a function that draws numbers itself; `begin` seeds it again.
+
+        Args:
+            seed: of all evaluations, from which those of its numbers follow.
+        """
         generator = torch.Generator(self.evaluation.device).manual_seed(seed)
         self._generators.append((seed, generator))
         return generator
