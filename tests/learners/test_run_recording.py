@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ pytest.importorskip("tyro")
 from gpuvec.cli import main  # imported after torch, which it needs
 from gpuvec.errors import RunInUseError, StateError
 from gpuvec.learners.a2c import A2CArgs
+from gpuvec.learners.environments import resolve_args
 from gpuvec.learners.histories import read_histories
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.runs.checkpoint import list_checkpoints, load
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.run_recorder import record_run
+from gpuvec.learners.shards.process_group import Processes
+from gpuvec.learners.shards.torchrun import Sharding
 from gpuvec.learners.training import train
 
 ARGS = A2CArgs(
@@ -136,6 +141,46 @@ def test_a_body_is_passed_again_and_the_command_says_so(tmp_path: Path, capsys: 
     continued = train(LONGER, body=OwnBody, run_folder=path)
     assert weights(continued.checkpoint) == weights(train(LONGER, body=OwnBody).checkpoint)
     assert weights(result.checkpoint) != weights(continued.checkpoint)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_of_two_trainings_that_begin_a_folder_the_second_changes_nothing(is_running: bool, tmp_path: Path) -> None:
+    """Neither finds a run there, and the first one trains, or has ended, when the second one has compiled."""
+    path = tmp_path / "run"
+    config = {"all": resolve_args(ARGS, "cpu")}
+    with ExitStack() as stack:
+        second = stack.enter_context(record_run(path, config, {}, None, 2, Sharding(), Processes()))
+        train(ARGS, run_folder=path)
+        if is_running:
+            stack.enter_context(RunFolder(path)).lock()
+        before = contents(path)
+        with pytest.raises(RunInUseError, match=r"run is in use" if is_running else r"another training began a run in .*run"):
+            second.recorder.open()
+    assert contents(path) == before
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Returns {name: bytes} of the files in a folder."""
+    return {entry.name: entry.read_bytes() for entry in path.iterdir()}
+
+
+def test_a_run_that_was_killed_while_it_began_can_begin_again(tmp_path: Path) -> None:
+    """The names are those of the files that a run has before args.json, complete or not."""
+    names = ["lock", "versions.json", "metrics.jsonl"]
+    for number in range(len(names) + 1):
+        for part in ("", *(f".{name}.{'0a' * 8}.part" for name in (*names, "args.json"))):
+            path = tmp_path / f"{number}{part}"
+            path.mkdir()
+            for name in filter(None, (*names[:number], part)):
+                (path / name).touch()
+            with record_run(path, {"all": resolve_args(ARGS, "cpu")}, {}, None, 2, Sharding(), Processes()) as (recorder, _):
+                recorder.open()
+            assert sorted(entry.name for entry in path.iterdir()) == ["args.json", "lock", "metrics.jsonl", "versions.json"]
+    (path / "args.json").rename(path / "thesis.txt")
+    before = contents(path)
+    with pytest.raises(ValueError, match="is not a run folder, and not empty"):
+        train(ARGS, run_folder=path)
+    assert contents(path) == before
 
 
 def test_settings_that_cannot_be_used_leave_no_folder(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gpuvec.learners.runs.checkpoint import checkpoint_names, load_newest
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import PYTHON_OBJECTS, SETTINGS
 from gpuvec.learners.runs.restarts import JobRun, new_token, publish_run, require_same_settings
-from gpuvec.learners.runs.run_writer import RunWriter
+from gpuvec.learners.runs.run_writer import RunWriter, has_no_run
 from gpuvec.learners.runs.summary import read_record
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.torchrun import Sharding, number_of_shards, read_launch
@@ -191,7 +191,7 @@ def _begun_folder(path: Path, is_writer: bool) -> RunFolder | None:
         if is_writer:
             folder.lock()
         return folder
-    if path.exists() and not (path.is_dir() and {entry.name for entry in path.iterdir()} <= {"lock", "versions.json"}):
+    if path.exists() and not (path.is_dir() and has_no_run(entry.name for entry in path.iterdir())):
         raise ValueError(f"{path} is not a run folder, and not empty: give the path of a new folder.")
     return None
 

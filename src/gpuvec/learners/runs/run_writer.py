@@ -22,16 +22,27 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import gpuvec
-from gpuvec.errors import CheckpointError
+from gpuvec.errors import CheckpointError, RunInUseError
 from gpuvec.learners.runs.checkpoint import save_to_folder
-from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import FAILURE, MAX_RECORD_BYTES, PROCESSES, RESULT, SETTINGS, VERSIONS, parse_json, to_json
+from gpuvec.learners.runs.folder import LOCK_NAME, PART_NAME, RunFolder
+from gpuvec.learners.runs.records import (
+    FAILURE,
+    MAX_RECORD_BYTES,
+    METRICS,
+    PROCESSES,
+    RESULT,
+    SETTINGS,
+    VERSIONS,
+    parse_json,
+    to_json,
+)
 from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
@@ -90,16 +101,29 @@ class RunWriter:
             sinks: where metrics are sent besides metrics.jsonl, keys of `sinks.SINKS`.
 
         Raises:
+            RunInUseError: another process writes to the folder, or wrote to it; the folder is unchanged.
             RunWriteError: a file cannot be written.
         """
         path.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(path)
+        is_own = False
         try:
+            # The caller may have looked minutes ago, before it compiled.
+            folder.lock()
+            is_own = has_no_run(folder.all_names())
+            if not is_own:
+                raise RunInUseError(
+                    f"another training began a run in {path} while this one compiled: wait for it to end and continue it, or "
+                    "give another folder."
+                )
             folder.write(VERSIONS, to_json(collect_versions()))
             return cls(folder, args, sinks)
         except BaseException:
+            if is_own:
+                shutil.rmtree(path, ignore_errors=True)  # while it is locked, so that no other run can begin in it
             folder.close()
-            shutil.rmtree(path)
+            with suppress(OSError):  # it has files, or is removed; otherwise not even the lock could be written
+                path.rmdir()
             raise
 
     def record_processes(self, values: Mapping[str, Any]) -> None:
@@ -168,6 +192,16 @@ class RunWriter:
         for sink in self._sinks:
             sink.close()
         self._folder.close()
+
+
+def has_no_run(names: Iterable[str]) -> bool:
+    """Whether a folder with these entries is free for a run: it is empty, or a process was killed while it began one there.
+
+    Args:
+        names: the names of all entries.
+    """
+    # `RunWriter` writes the settings after these files.
+    return all(name in (LOCK_NAME, VERSIONS, METRICS) or PART_NAME.fullmatch(name) for name in names)
 
 
 def changed_versions(folder: RunFolder) -> dict[str, tuple[str | None, str | None]]:
