@@ -24,10 +24,11 @@ from tests.support.process_trainings import finish, run_command, run_command_wit
 
 from gpuvec.cli import main
 from gpuvec.cli.processes import torchrun_command
-from gpuvec.errors import LostProcessError, ProcessesError
+from gpuvec.errors import LostProcessError, ProcessesError, RunWriteError
 from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.runs.checkpoint import list_checkpoints, load
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.shards import join
 from gpuvec.learners.shards.torchrun import Launch, read_launch
 
@@ -215,6 +216,23 @@ def test_a_restart_continues_the_run_of_its_own_job_alone(
     assert f"restarted  {own} continues" in capsys.readouterr().out
     assert load(own)["iteration"] == 7
     assert load(other)["iteration"] == 5
+
+
+def test_a_run_continues_after_restarts_that_wrote_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: RunWriter, checkpoint: Any) -> Path:
+        raise RunWriteError("the machine is lost")
+
+    job = Job(monkeypatch, tmp_path)
+    run = job.begin()
+    for restarts in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(RunWriter, "save", fail)
+            assert job.train(LONGER, restarts) == 1
+        assert len((run / "metrics.jsonl").read_text().splitlines()) == 7
+        assert load(run)["iteration"] == 5
+    assert job.train(LONGER, restarts=3) == 0
+    assert load(run)["iteration"] == 7
+    assert list(tmp_path.iterdir()) == [run]
 
 
 def test_a_process_that_was_not_started_again_continues_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

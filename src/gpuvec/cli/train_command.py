@@ -120,7 +120,8 @@ def _train_policies(
 
         print_lines(f"restarted  {interrupted.path} continues")
         return _continue_run(
-            interrupted.path, settings_of_run, sharding.deterministic_shards, log, checkpoint_every, episodes, live
+            interrupted.path, settings_of_run, sharding.deterministic_shards, log, checkpoint_every, episodes, live,
+            interrupted.token,
         )  # fmt: skip
     if (launch := read_launch()) is not None and launch.restarts:
         print_lines("restarted  no run of this job has a checkpoint: the training begins again")
@@ -235,6 +236,7 @@ def _continue_run(
     checkpoint_every: int | None,
     episodes: int,
     live: LiveSettings | None,
+    token: str | None = None,
 ) -> int:
     """Continues a run from its newest checkpoint; `settings_of_run` returns {role: settings} after checks of it."""
     with waiting("loading PyTorch"):
@@ -271,7 +273,7 @@ def _continue_run(
 
         sharding = Sharding(1 + len(checkpoint.get("shards", ())), deterministic_shards, recorded_sync(folder))
         return run_training(
-            policies, open_run, checkpoint, checkpoint_every or CHECKPOINT_EVERY, episodes, live, sharding
+            policies, open_run, checkpoint, checkpoint_every or CHECKPOINT_EVERY, episodes, live, sharding, token
         )  # fmt: skip
 
 

@@ -133,6 +133,7 @@ def run_training(
     episodes: int,
     live: LiveSettings | None = None,
     sharding: Sharding | None = None,
+    token: str | None = None,
 ) -> int:
     """Trains, writes the run folder, and evaluates the result.
 
@@ -144,6 +145,7 @@ def run_training(
         episodes: the number of episodes in the evaluation.
         live: how often live replays are saved; None for never.
         sharding: how the environments are divided; None for the default.
+        token: as in `RunRecorder`.
 
     Returns:
         The exit status: 0, or 128 plus the number of the signal that ended the training.
@@ -156,7 +158,7 @@ def run_training(
     with ExitStack() as stack:
         processes = stack.enter_context(join_processes(args.device))
         processes.require_equal({"checkpoint_every": str(checkpoint_every)})  # all gather a checkpoint at the same time
-        recorder = stack.enter_context(closing(RunRecorder(open_run, checkpoint_every, sharding, processes)))
+        recorder = stack.enter_context(closing(RunRecorder(open_run, checkpoint_every, sharding, processes, token)))
         command = CommandRecorder(recorder, live)
         stack.callback(command.end_live_replays)
         try:

@@ -34,10 +34,16 @@ class RunRecorder:
         checkpoint_every: iterations between two checkpoints.
         sharding: how the environments are divided.
         processes: the processes of the training, of which the first one writes.
+        token: that of the job of torchrun if it continues its own run, which must find this token again; None for a new one.
     """
 
     def __init__(
-        self, open_run: Callable[[], RunWriter], checkpoint_every: int, sharding: Sharding, processes: Processes
+        self,
+        open_run: Callable[[], RunWriter],
+        checkpoint_every: int,
+        sharding: Sharding,
+        processes: Processes,
+        token: str | None = None,
     ) -> None:
         self._open_run, self._checkpoint_every, self._processes = open_run, checkpoint_every, processes
         self._signal = 0
@@ -52,7 +58,7 @@ class RunRecorder:
             "shards": number_of_shards(sharding, processes.size),
             "deterministic_shards": sharding.deterministic_shards,
             "sync": sharding.sync,
-            "job": new_token(),
+            "job": token or new_token(),
         }
 
     @property
