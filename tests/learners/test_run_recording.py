@@ -89,8 +89,6 @@ def test_a_run_continues_with_the_same_settings_alone(tmp_path: Path) -> None:
     ):
         with pytest.raises(StateError, match=message):
             train(other, run_folder=path)
-    with pytest.raises(ValueError, match="continues from its own checkpoint: give none"):
-        train(longer, run_folder=path, checkpoint=continued.checkpoint)
     with pytest.raises(ValueError, match="is not a run folder, and not empty"):
         train(ARGS, run_folder=tmp_path)
     with pytest.raises(ValueError, match="checkpoint_every must be at least 1, got 0"):
@@ -101,6 +99,38 @@ def test_a_run_continues_with_the_same_settings_alone(tmp_path: Path) -> None:
             train(longer, run_folder=path)
     assert load(path)["iteration"] == 9
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("checkpoint_every", [1, 100])
+def test_a_script_that_begins_with_a_checkpoint_is_repeated_after_it_was_killed(checkpoint_every: int, tmp_path: Path) -> None:
+    path, begin = tmp_path / "run", train(ARGS).checkpoint
+
+    def fail(learner: Any, metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 8:
+            raise OSError("the machine is lost")
+
+    def script(on_iteration: Any = None) -> Any:
+        return train(LONGER, on_iteration, begin, run_folder=path, checkpoint_every=checkpoint_every)
+
+    with pytest.raises(OSError, match="lost"):
+        script(fail)
+    assert [each.stem for each in list_checkpoints(path)] == (["checkpoint-7"] if checkpoint_every == 1 else [])
+    repeated = script()
+    assert [row["iteration"] for row in repeated.history] == [*range(8 if checkpoint_every == 1 else 7, 10)]
+    assert weights(repeated.checkpoint) == weights(train(LONGER).checkpoint)
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [7, 8, 9]
+    with pytest.raises(StateError, match="run is complete, with 9 iterations"):
+        script()
+
+
+def test_a_run_does_not_continue_in_place_of_a_later_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    train(ARGS, run_folder=path)
+    before = contents(path)
+    with pytest.raises(StateError, match=r"6 iterations, which did not begin with the given checkpoint of iteration 9"):
+        train(replace(LONGER, num_iterations=12), checkpoint=train(LONGER).checkpoint, run_folder=path)
+    assert contents(path) == before
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])

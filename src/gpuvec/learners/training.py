@@ -98,7 +98,8 @@ def train(
         deterministic_shards: whether parts are added in a fixed order; otherwise each process has one, which may be faster.
         sync: as in `Sharding`: what processes exchange, gradients in each update or means of copies after each iteration.
         opponent: plays one agent in each second environment, such as `players.win_or_block`, see `learner.Opponent`.
-        run_folder: the folder to write, as `gpuvec train` does; None for none. A run in it continues, with the same settings.
+        run_folder: the folder to write, as `gpuvec train` does; None for none. A run in it continues, with the same settings,
+            from its own newest checkpoint, and from `checkpoint` only while it has none.
         checkpoint_every: iterations between two checkpoints in it. SIGINT or SIGTERM ends the training after one more.
 
     Raises:

@@ -150,14 +150,15 @@ def record_run(
         path: that of the run folder.
         configs: {role: settings, resolved, or an opponent}.
         objects: {argument of `train`: object} of those of `PYTHON_OBJECTS`.
-        checkpoint: the state with which a new run begins; None for none.
+        checkpoint: the state with which a new run begins; None for none. A run with checkpoints continues from the newest one,
+            so that a script that was killed is repeated as it is.
         checkpoint_every: iterations between two checkpoints.
         sharding: how the environments are divided.
         processes: the processes of the training.
 
     Raises:
-        ValueError: a number out of range, a folder that is not that of a run, or a checkpoint besides that of the folder.
-        StateError: the settings differ from those of the run, or it is complete.
+        ValueError: a number out of range, or a folder that is not that of a run.
+        StateError: the settings differ from those of the run, it is complete, or it did not begin with the given checkpoint.
         RunInUseError: another process writes to the folder.
         KeyboardInterrupt, SystemExit: a signal ended the training.
     """
@@ -168,10 +169,14 @@ def record_run(
         folder, first_iteration = _begun_folder(path, processes.rank == 0), 0
         if folder is not None:
             stack.callback(folder.close)
-            if checkpoint is not None:
-                raise ValueError(f"{path} has a run, which continues from its own checkpoint: give none, or another folder.")
-            checkpoint = _newest_checkpoint(folder, configs, objects) if checkpoint_names(folder) else None
-            first_iteration = 0 if checkpoint is None else checkpoint["iteration"]
+            if checkpoint_names(folder):
+                own = _newest_checkpoint(folder, configs, objects)
+                if checkpoint is not None and checkpoint["iteration"] > own["iteration"]:
+                    raise StateError(
+                        f"{path} has a run of {own['iteration']} iterations, which did not begin with the given checkpoint of "
+                        f"iteration {checkpoint['iteration']}: give none to continue the run, or another folder."
+                    )
+                checkpoint, first_iteration = own, own["iteration"]
 
         def open_run() -> RunWriter:
             record = _settings_record(configs, objects)
