@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -35,7 +35,8 @@ from gpuvec.learners.population.search.sweep import Search, SweepProgress, Sweep
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
 from gpuvec.learners.population.state.state_arrays import state_to_arrays
-from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs import run_writer
+from gpuvec.learners.runs.checkpoint import load, save_to_folder
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.history import read_history
 from gpuvec.learners.runs.npz_files import flatten
@@ -236,6 +237,53 @@ def test_a_population_that_is_killed_at_any_file_operation_has_the_last_checkpoi
         if not is_killed:
             break
     assert number > 30
+
+
+@OPEN_FILES
+def test_a_population_that_is_killed_while_it_replaces_its_best_agents_has_some_of_them(
+    operations: FileOperations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_writer, "collect_versions", dict)  # which runs git
+    first, last = population_results()[0], population_results()[-1]
+    with closing(PopulationWriter(tmp_path)) as writer:
+        path, is_killed = writer.finish(first, 2), True
+        for number in count():
+            try:
+                with operations.killed_after(number):
+                    writer.finish(last, 1)
+                is_killed = False
+            except Killed:
+                pass
+            assert require_complete_agents(path)
+            writer.finish(first, 2)
+            assert {entry.name for entry in path.glob("*best*")} == {folder.name for folder in writer.best}
+            if not is_killed:
+                break
+    assert number > 30
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("kept", [0, 2])
+def test_an_agent_that_was_trained_on_is_kept(is_running: bool, kept: int, tmp_path: Path) -> None:
+    """The first agent is one of the best again, and the last one is not."""
+    with closing(PopulationWriter(tmp_path)) as writer, ExitStack() as stack:
+        last = population_results()[-1]
+        path = writer.finish(last, 3)
+        assert [folder.name for folder in writer.best] == require_complete_agents(path)
+        agents = list(writer.best)
+        with RunFolder(agents[kept]) as folder:
+            if not is_running:
+                save_to_folder(folder, {**load(agents[kept]), "iteration": 99})
+        before = {entry.name: entry.read_bytes() for entry in agents[kept].iterdir()}
+        if is_running:
+            stack.enter_context(RunFolder(agents[kept])).lock()
+        for _ in range(2):
+            writer.finish(last, 1)
+            assert {entry.name: entry.read_bytes() for entry in agents[kept].iterdir()} == before
+            assert writer.best == [agents[0] if kept else agents[0].with_name(f"{agents[0].name}-2")]
+            assert writer.kept == [agents[kept]]
+            assert {entry.name for entry in path.glob("*best*")} == {agents[kept].name, writer.best[0].name}
+            assert load(writer.best[0])["iteration"] == 6
 
 
 @OPEN_FILES

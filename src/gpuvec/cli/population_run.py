@@ -115,15 +115,26 @@ def run_population(
         if iteration == 0:
             return nothing_to_save(received_signal())
         path = writer.finish(result, num_best)
+    print_kept(writer)
     print_population(result.history, num_best)
     print_lines(f"trained by {result.path}")
     if iteration < base.iterations:
         print_lines(f"stopped    after {iteration} of {base.iterations} iterations; to continue: gpuvec resume {path}")
         return 128 + received_signal()
-    for folder in sorted(path.glob("best-*__ppo__*"))[:1]:
+    for folder in writer.best[:1]:
         print_lines(f"best       gpuvec eval {folder}")
     print_lines(f"population {path}")
     return 0
+
+
+def print_kept(writer: PopulationWriter) -> None:
+    """Prints the run folders of earlier best agents that the end of a training did not remove.
+
+    Args:
+        writer: that of the training, which has finished.
+    """
+    for folder in writer.kept:
+        print_lines(f"kept       {folder}: this earlier best agent was trained on")
 
 
 def nothing_to_save(number: int) -> int:

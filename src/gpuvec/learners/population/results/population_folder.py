@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ from gpuvec.learners.population.results.population_history import (
 )
 from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.population.state.state_arrays import state_from_arrays, state_to_arrays
+from gpuvec.learners.runs.checkpoint import checkpoint_names
 from gpuvec.learners.runs.checkpoint_schema import require_network_size
 from gpuvec.learners.runs.content_checks import require_mapping, require_settings
 from gpuvec.learners.runs.folder import RunFolder
@@ -47,6 +49,7 @@ from gpuvec.learners.runs.run_writer import RunWriter, collect_versions, create_
 
 STATE = "state/"  # the beginning of the names of the arrays of the state
 AGENT_FOLDER = ".best.part"  # the run folder of an agent before it is complete
+REMOVED_FOLDER = ".best.old"  # that of an agent which is being removed
 
 
 class FilePart(NamedTuple):
@@ -68,6 +71,10 @@ class PopulationWriter:
 
     def __init__(self, runs: Path | str, folder: RunFolder | None = None) -> None:
         self._runs, self._folder = runs, folder
+        self.best: list[Path] = []
+        """The run folders that `finish` wrote, the best agent first."""
+        self.kept: list[Path] = []
+        """Run folders of agents that `finish` kept, because somebody trains or trained them on."""
 
     def save(self, result: PopulationResult, part: FilePart | None = None) -> Path:
         """Writes the file of the population in place of the one before, and returns the path of the folder.
@@ -92,9 +99,10 @@ class PopulationWriter:
         return folder.path
 
     def finish(self, result: PopulationResult, num_best: int, part: FilePart | None = None) -> Path:
-        """Writes the run folders of the best agents, in place of those that are there, and then the file of the population.
+        """Writes the run folders of the best agents, removes those of others, and then writes the file of the population.
 
-        A process that is killed in between leaves a population that continues from the file before, and writes them again.
+        A process that is killed in between leaves a population that continues from the file before, and writes them again. Run
+        folders of agents that were trained on are kept.
 
         Args:
             result: the result of the training.
@@ -105,10 +113,13 @@ class PopulationWriter:
             RunWriteError: a file cannot be written.
         """
         path = self._open(result.args.base).path
-        for old in path.glob("best-*__ppo__*"):
-            _remove(old)
-        for rank, k in enumerate(result.best(num_best), 1):
-            save_agent(path / f"best-{rank}__ppo__{result.args.seeds[k]}", result, k)
+        names = [(f"best-{rank}__ppo__{result.args.seeds[k]}", k) for rank, k in enumerate(result.best(num_best), 1)]
+        self.best = [save_agent(path / name, result, k) for name, k in names]
+        others = sorted(set(path.glob("best-*__ppo__*")) - set(self.best))
+        self.kept = [folder for folder in others if _is_trained_on(folder)]
+        for folder in others:
+            if folder not in self.kept:
+                _remove(folder)
         return self.save(result, part)
 
     def _open(self, base: PPOArgs) -> RunFolder:
@@ -140,11 +151,12 @@ def save_population(runs: Path | str, result: PopulationResult, num_best: int = 
         return writer.finish(result, num_best)
 
 
-def save_agent(path: Path, result: PopulationResult, k: int) -> None:
-    """Writes the run folder of an agent, which `gpuvec eval`, `watch`, `export`, `plot` and `resume` take.
+def save_agent(path: Path, result: PopulationResult, k: int) -> Path:
+    """Writes the run folder of an agent, which `gpuvec eval`, `watch`, `export`, `plot` and `resume` take; returns its path.
 
     Args:
-        path: the path of the folder, which is complete or not there, in place of one that is there.
+        path: the path of the folder, which is complete or not there, in place of one that is there. If that one was trained on,
+            it is kept, and the folder is the first of <...>-2, <...>-3, ... of which this is not so.
         result: the result of the training.
         k: the number of the agent.
 
@@ -157,16 +169,31 @@ def save_agent(path: Path, result: PopulationResult, k: int) -> None:
         for metrics in metrics_of_agent(result.history, k, result.args.base.steps_per_iteration):
             writer.log(metrics)
         writer.save(result.checkpoint(k))
-    _remove(path)
-    part.rename(path)
+    candidates = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
+    chosen = next(candidate for candidate in candidates if not _is_trained_on(candidate))
+    _remove(chosen)
+    part.rename(chosen)
+    return chosen
+
+
+def _is_trained_on(path: Path) -> bool:
+    """Whether a training writes to the run folder of an agent, or has added a checkpoint to the one that `save_agent` wrote."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    with RunFolder(path) as folder:
+        return folder.is_locked() or len(checkpoint_names(folder)) > 1
 
 
 def _remove(path: Path) -> None:
-    """Removes a folder if there is one; of a link, which leads elsewhere, the link alone."""
+    """Removes a folder if there is one, of which a process that is killed leaves all or nothing; of a link the link alone."""
+    removed = path.with_name(REMOVED_FOLDER)
+    if removed.exists():
+        shutil.rmtree(removed)
     if path.is_symlink():
         path.unlink()
     elif path.exists():
-        shutil.rmtree(path)
+        path.rename(removed)
+        shutil.rmtree(removed)
 
 
 def metrics_of_agent(history: PopulationHistory, k: int, steps_per_iteration: int) -> Iterator[dict[str, float]]:
