@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import py_compile
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gymnasium as gym
@@ -15,8 +19,9 @@ pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main
-from gpuvec.cli.env_lookup import module_file
+from gpuvec.cli.env_lookup import find_own_env, import_env_module, module_file
 from gpuvec.engine.backends.cache.store import is_file_remembered
+from gpuvec.errors import CheckpointError
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 HOVER = next(code for code in re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S) if code.startswith('"""Hover'))
@@ -73,7 +78,8 @@ def own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forget() -> None:
     """Makes this process forget the module and its environment."""
-    sys.modules.pop("own_pole", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("own_pole", "own_package", "helper")]:
+        del sys.modules[name]
     gym.registry.pop("own/Pole-v0", None)
 
 
@@ -97,9 +103,6 @@ def test_the_same_run_imports_no_other_file(
     (other / "package").mkdir(parents=True)
     for file in (other / "own_pole.py", other / "package" / "__init__.py", other / "package" / "own_pole.py"):
         file.write_text(OWN.format(action=f"open({str(tmp_path / 'imported')!r}, 'w')"))
-    link = tmp_path / "link"
-    link.mkdir()
-    (link / "own_pole.py").symlink_to(tmp_path / "own" / "own_pole.py")
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path / "own")
         patch.syspath_prepend(other)
@@ -109,10 +112,113 @@ def test_the_same_run_imports_no_other_file(
         assert not is_file_remembered(other / "package" / "own_pole.py")
     assert not (tmp_path / "imported").exists()
     assert "own_pole" not in sys.modules
-    with monkeypatch.context() as patch:  # a link leads to the file that the user has run
-        patch.syspath_prepend(link)
-        assert main(["eval", str(own_run), *SMALL["eval"].split()]) == 0
+
+
+FILE, SUBMODULE = "own_pole", "own_package.inner.pole"
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Iterator[Path]:
+    """The user's folder tmp_path/"own", with a module and a package, and the link tmp_path/"current" to it."""
+    own = tmp_path / "own"
+    (own / "own_package" / "inner").mkdir(parents=True)
+    for file in ("own_package/__init__.py", "own_package/inner/__init__.py", "helper.py"):
+        (own / file).touch()
+    for module in (FILE, SUBMODULE):
+        (own / f"{module.replace('.', '/')}.py").write_text(OWN.format(action="import helper"))
+    (tmp_path / "current").symlink_to(own)
+    yield own
     forget()
+
+
+def import_from(folder: Path, module: str, remember: bool = False) -> None:
+    """Imports a module from a folder as the user's command line does if `remember`, or else as a checkpoint does."""
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        if remember:
+            find_own_env(f"{module}:own/Pole-v0")
+        else:
+            import_env_module(f"{module}:own/Pole-v0", trust=False, path=Path("run"))
+            assert gym.spec("own/Pole-v0")
+
+
+def write_hostile(folder: Path, file: str) -> None:
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text(OWN.format(action=f"open({str(folder / 'imported')!r}, 'w')"))
+
+
+def compile_beside_link(own: Path, foreign: Path) -> None:
+    """Compiled code that Python takes for that of a linked file without a look at its source."""
+    write_hostile(foreign, "other.py")
+    code = importlib.util.cache_from_source(str(foreign / f"{FILE}.py"))
+    py_compile.compile(str(foreign / "other.py"), code, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    (foreign / f"{FILE}.py").symlink_to(own / f"{FILE}.py")
+
+
+def compile_beside_linked_folder(own: Path, foreign: Path) -> None:
+    """The user changes a link in his own path, so that it leads to the folder of a stranger."""
+    compile_beside_link(own, foreign)
+    (foreign.parent / "current").unlink()
+    (foreign.parent / "current").symlink_to(foreign)
+
+
+def link_submodule(own: Path, foreign: Path) -> None:
+    for package in ("own_package", "own_package/inner"):
+        write_hostile(foreign, f"{package}/__init__.py")
+    (foreign / "own_package" / "inner" / "pole.py").symlink_to(own / "own_package" / "inner" / "pole.py")
+
+
+def link_inner_package(own: Path, foreign: Path) -> None:
+    write_hostile(foreign, "own_package/__init__.py")
+    (foreign / "own_package" / "inner").symlink_to(own / "own_package" / "inner")
+
+
+def link_package(own: Path, foreign: Path) -> None:
+    """The user's package would import another file beside it."""
+    write_hostile(foreign, "helper.py")
+    (foreign / "own_package").symlink_to(own / "own_package")
+
+
+@pytest.mark.parametrize(
+    ("module", "attack"),
+    [
+        (FILE, compile_beside_link),
+        (FILE, compile_beside_linked_folder),
+        (SUBMODULE, link_submodule),
+        (SUBMODULE, link_inner_package),
+        (SUBMODULE, link_package),
+    ],
+)
+def test_links_to_remembered_files_run_nothing(
+    own_folder: Path, tmp_path: Path, module: str, attack: Callable[[Path, Path], None]
+) -> None:
+    import_from(own_folder, module, remember=True)
+    import_from(tmp_path / "current", module, remember=True)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    attack(own_folder, foreign)
+    for folder in (foreign, tmp_path / "current") if attack is compile_beside_linked_folder else (foreign,):
+        with pytest.raises(CheckpointError, match="If you trust it, give --trust"):
+            import_from(folder, module)
+        assert not (foreign / "imported").exists()
+    import_from(own_folder, module)
+
+
+@pytest.mark.parametrize("place", ["own", "current", "zip", "namespace", "user's link"])
+@pytest.mark.parametrize("module", [FILE, SUBMODULE])
+def test_the_users_own_files_are_imported_again(own_folder: Path, tmp_path: Path, module: str, place: str) -> None:
+    folder = tmp_path / place if place == "current" else own_folder
+    if place == "zip":
+        folder = Path(shutil.make_archive(str(tmp_path / "archive"), "zip", own_folder))
+    elif place == "namespace":
+        (own_folder / "own_package" / "__init__.py").unlink()
+        (tmp_path / "own_package").mkdir()
+    elif place == "user's link":
+        for link in (own_folder / f"{FILE}.py", own_folder / "own_package" / "inner"):
+            link.symlink_to(link.rename(tmp_path / link.name))
+    import_from(folder, module, remember=True)
+    import_from(folder, module)
 
 
 def test_without_a_folder_of_the_user_nothing_is_remembered(

@@ -75,4 +75,5 @@ def module_file(module: str) -> Path | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(f"{spec.name}.{submodule}", spec.submodule_search_locations)
-    return Path(spec.origin).resolve() if spec is not None and spec.has_location and spec.origin else None
+    # Links are not followed, since the import does not: it runs compiled code beside the link, and the packages around it.
+    return Path(spec.origin).absolute() if spec is not None and spec.has_location and spec.origin else None

@@ -107,7 +107,7 @@ def remember_file(path: Path) -> None:
     """Remembers that the user has run the code in a file, if the folder can be used.
 
     Args:
-        path: the absolute path of the file, which may change afterwards, as a user's own files do.
+        path: the absolute path of the file, which may change afterwards, as a user's own files do, but no link on the path may.
     """
     if (folder := cache_folder()) is not None:
         _store(folder, _name_of_file(path), [])
@@ -126,7 +126,9 @@ def is_file_remembered(path: Path) -> bool:
 
 
 def _name_of_file(path: Path) -> str:
-    return "run-before-" + hashlib.sha256(os.fsencode(path)).hexdigest()
+    """A name for a path and the places to which it and the folders around it lead, some of which may be links."""
+    places = [os.path.realpath(place) for place in (path, *path.parents)]
+    return "run-before-" + hashlib.sha256(b"\0".join(map(os.fsencode, (path, *places)))).hexdigest()
 
 
 def cache_folder() -> Path | None:
