@@ -128,7 +128,7 @@ def is_file_remembered(path: Path) -> bool:
 def _name_of_file(path: Path) -> str:
     """A name for a path and the places to which it and the folders around it lead, some of which may be links."""
     places = [os.path.realpath(place) for place in (path, *path.parents)]
-    return "run-before-" + hashlib.sha256(b"\0".join(map(os.fsencode, (path, *places)))).hexdigest()
+    return "run-before-" + hashlib.sha256(os.fsencode("\0".join((str(path), *places)))).hexdigest()
 
 
 def cache_folder() -> Path | None:
