@@ -20,6 +20,7 @@ pytest.importorskip("tyro")
 
 from gpuvec.cli import main
 from gpuvec.cli.env_lookup import find_own_env, import_env_module, module_file
+from gpuvec.cli.processes import torchrun_command
 from gpuvec.engine.backends.cache.store import is_file_remembered
 from gpuvec.errors import CheckpointError
 
@@ -219,6 +220,44 @@ def test_the_users_own_files_are_imported_again(own_folder: Path, tmp_path: Path
             link.symlink_to(link.rename(tmp_path / link.name))
     import_from(folder, module, remember=True)
     import_from(folder, module)
+
+
+INSTALLED = ("json", "typing", "pickle", "random", "subprocess", "numpy", "numba", "torch", "gymnasium", "cloudpickle")
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder with the user's own module, and with files of the names of modules that are installed."""
+    for name in INSTALLED:
+        write_hostile(tmp_path, f"{name}.py")
+    (tmp_path / f"{FILE}.py").write_text(OWN.format(action=""))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    forget()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train --population 17 --threads 2 --device cpu --num-envs 4 --num-steps 8 --total-steps 64 --env own_pole:own/Pole-v0",
+        "train --watch 1000 --device cpu --num-envs 4 --num-steps 8 --total-steps 64 --episodes 1 --env own_pole:own/Pole-v0",
+        "check own_pole:own/Pole-v0 --targets sim --num-envs 2 --episodes 1 --max-episode-steps 2",
+    ],
+)
+def test_processes_take_only_own_modules_from_the_working_folder(
+    working_folder: Path, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A process that trains agents, that records replays, that checks compiled code, and that runs a target."""
+    assert main(command.split()) == 0, capfd.readouterr()
+    assert "no more live replays" not in capfd.readouterr().err
+    assert not (working_folder / "imported").exists()
+
+
+def test_torchrun_takes_only_own_modules_from_the_working_folder(working_folder: Path) -> None:
+    process = subprocess.run(torchrun_command(["envs", FILE], 1, 0), capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert "own/Pole-v0" in process.stdout
+    assert not (working_folder / "imported").exists()
 
 
 def test_without_a_folder_of_the_user_nothing_is_remembered(

@@ -31,6 +31,7 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.shards import join
 from gpuvec.learners.shards.torchrun import Launch, read_launch
+from gpuvec.python_command import python_command
 
 STEPS_PER_ITERATION = 64
 TRAIN = (
@@ -373,8 +374,10 @@ def test_variables_of_torchrun_are_read_and_checked() -> None:
 
 def test_gpus_start_torchrun() -> None:
     words = torchrun_command(["train", "--gpus", "2"], 2, 3)
-    assert words[1:3] == ["-m", "torch.distributed.run"]
-    assert words[3:] == ["--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m", "gpuvec", "train", "--gpus", "2"]
+    assert words[1:4] == ["-P", "-m", "torch.distributed.run"]
+    assert words[4:8] == ["--standalone", "--nproc-per-node=2", "--max-restarts=3", "--no-python"]
+    python, *process = python_command("from gpuvec.cli import main; sys.exit(main())", "train", "--gpus", "2")
+    assert words[8:] == [python, "-u", *process]
 
 
 @pytest.mark.parametrize(

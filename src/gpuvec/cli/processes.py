@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from gpuvec.errors import DeviceError
 from gpuvec.learners.shards.torchrun import Sharding, read_launch
+from gpuvec.python_command import python_command
 
-if TYPE_CHECKING:
-    pass
+COMMAND = "from gpuvec.cli import main; sys.exit(main())"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ def torchrun_command(arguments: Sequence[str], processes: int, max_restarts: int
         max_restarts: how often torchrun starts all processes again after one has failed.
     """
     options = ["--standalone", f"--nproc-per-node={processes}", f"--max-restarts={max_restarts}"]
-    return [sys.executable, "-m", "torch.distributed.run", *options, "-m", "gpuvec", *arguments]
+    python, *words = python_command(COMMAND, *arguments)
+    # As torchrun starts Python itself, the output is not buffered.
+    return [sys.executable, "-P", "-m", "torch.distributed.run", *options, "--no-python", python, "-u", *words]
 
 
 def start_on_gpus(start: GpuProcesses, device: str) -> None:

@@ -21,9 +21,10 @@ from typing import get_type_hints
 import cloudpickle  # type: ignore[import-untyped]  # it has no types
 
 from gpuvec.errors import AuthoringError
+from gpuvec.python_command import python_command
 from gpuvec.spec import Environment
 
-COMMAND = "import sys; from gpuvec.testing.worker_process import main; main(sys.argv[1], int(sys.argv[2]))"
+COMMAND = "from gpuvec.testing.worker_process import main; main(sys.argv[1], int(sys.argv[2]))"
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 TASK, ANSWER = "task.pickle", "answer.json"
 
@@ -57,11 +58,9 @@ class WorkerProcess:
         hints = get_type_hints(env.state, include_extras=True)
         task = (function, env, env.state, hints, options)
         (self.folder / TASK).write_bytes(_pickled(task, env))
-        path = os.pathsep.join(entry for entry in sys.path if entry)  # the worker imports from the same folders
         with (self.folder / "errors").open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND, str(self.folder), str(os.getpid())],
-                env={**os.environ, "PYTHONPATH": path},
+                python_command(COMMAND, str(self.folder), str(os.getpid())),
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,13 +13,14 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpuvec.python_command import python_command
 from gpuvec.replay.live.recorder import Request, write_request
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
     from gpuvec.learners.policy_files.policy_readout import PolicyReadout
 
-COMMAND = "import sys; from gpuvec.replay.live.recorder import main; main(*sys.argv[1:])"
+COMMAND = "from gpuvec.replay.live.recorder import main; main(*sys.argv[1:])"
 # The process plays a few rows beside the training, whose cores and GPU it leaves alone.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")}
 SECONDS_TO_END = 60.0  # for which the end of a training waits for the last replay
@@ -60,8 +60,8 @@ class LiveReplays:
         self._pending: Future[None] | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         self._process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, str(run), str(settings.rows), str(learner.args.seed)],
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+            python_command(COMMAND, str(run), str(settings.rows), str(learner.args.seed)),
+            env={**os.environ, **ENVIRONMENT},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

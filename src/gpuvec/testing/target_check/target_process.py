@@ -1,6 +1,6 @@
 """Runs a comparison in another process, since a target may crash and Numba reads environment variables when it is imported.
 
-`python -m gpuvec.testing JOB REPORT` runs the job in the first file and writes the second file; both are JSON.
+The job and the report are files in JSON.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from gpuvec.errors import GpuvecError
+from gpuvec.python_command import python_command
 from gpuvec.testing.cpu_time import allow_cpu_time
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport, compare, merge_reports
 
+COMMAND = "from gpuvec.testing.target_check.target_process import main; main(*sys.argv[1:])"
 PLACE = "place.txt"  # the name of the file with the place of the present call, which remains if the process ends in it
 COMPILATION_SECONDS = 600.0  # of CPU time; the first call of each kind compiles its kernels
 
@@ -41,13 +42,12 @@ def compare_in_processes(job: ComparisonJob, num_processes: int = 1) -> Comparis
 
 def _compare_in_process(deadline: float, job: ComparisonJob) -> ComparisonReport:
     job = job._replace(compare_seconds=deadline - time.monotonic())
-    path = os.pathsep.join(entry for entry in sys.path if entry)  # the process imports from the same folders
     with tempfile.TemporaryDirectory() as folder:
         job_file, report_file, place_file = (Path(folder, name) for name in ("job.json", "report.json", PLACE))
         job_file.write_text(json.dumps(job._asdict()))
         process = subprocess.run(
-            [sys.executable, "-m", "gpuvec.testing", str(job_file), str(report_file)],
-            env={**os.environ, **job.variables, "PYTHONPATH": path},
+            python_command(COMMAND, str(job_file), str(report_file)),
+            env={**os.environ, **job.variables},
             stderr=subprocess.PIPE,
             text=True,
             check=False,

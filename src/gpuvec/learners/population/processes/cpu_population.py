@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -28,6 +27,7 @@ from gpuvec.learners.population.processes.worker_messages import Message, read_m
 from gpuvec.learners.population.state.agent_copies import changed_agents
 from gpuvec.learners.population.state.agent_selection import select_agents
 from gpuvec.learners.population.state.environment import make_population_env
+from gpuvec.python_command import python_command
 
 COMMAND = "from gpuvec.learners.population.processes.cpu_worker import main; main()"
 COPIED = ("parameters", "exp_avg", "exp_avg_sq", "adam_step", "stopped_at", "fault")
@@ -54,10 +54,9 @@ class CPUPopulation:
         self.name = f"batched operations in {count} processes"
         """What trains, for messages."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
-        path = os.pathsep.join(entry for entry in sys.path if entry)  # the processes import from the same folders
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-c", COMMAND], env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                python_command(COMMAND), env={**os.environ, "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             )
             for _ in self._parts
