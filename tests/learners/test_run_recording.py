@@ -101,6 +101,15 @@ def test_a_run_continues_with_the_same_settings_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_a_run_that_reached_its_target_is_complete(tmp_path: Path) -> None:
+    args = replace(ARGS, target_return=1.0, evaluate_every=2, evaluate_episodes=2)
+    assert train(args, run_folder=tmp_path / "run").ended_by == "target_return"
+    for again in (args, replace(args, num_iterations=9)):
+        with pytest.raises(StateError, match="run is complete, since it reached its target_return: give another folder"):
+            train(again, run_folder=tmp_path / "run")
+    assert (tmp_path / "run" / "result.json").is_file()
+
+
 @pytest.mark.parametrize("checkpoint_every", [1, 100])
 def test_a_script_that_begins_with_a_checkpoint_is_repeated_after_it_was_killed(checkpoint_every: int, tmp_path: Path) -> None:
     path, begin = tmp_path / "run", train(ARGS).checkpoint

@@ -14,7 +14,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.runs.checkpoint import checkpoint_names, load_newest
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import PYTHON_OBJECTS, SETTINGS
+from gpuvec.learners.runs.records import PYTHON_OBJECTS, RESULT, SETTINGS
 from gpuvec.learners.runs.restarts import JobRun, new_token, publish_run, require_same_settings
 from gpuvec.learners.runs.run_writer import RunWriter, has_no_run
 from gpuvec.learners.runs.summary import read_record
@@ -222,6 +222,8 @@ def _newest_checkpoint(folder: RunFolder, configs: Mapping[str, Any], objects: M
             f"{folder.path} is complete, with {args.iterations} iterations: give a larger total_steps to continue it, or "
             "another folder."
         )
+    if read_record(folder, RESULT).get("ended_by") == "target_return":
+        raise StateError(f"{folder.path} is complete, since it reached its target_return: give another folder.")
     return checkpoint
 
 
