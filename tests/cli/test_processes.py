@@ -181,12 +181,12 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, runs: Path) -> None:
         self._monkeypatch, self._runs = monkeypatch, runs
-        self._store, self._variables = job_of_torchrun()
+        self._store, self.variables = job_of_torchrun()
 
     def train(self, options: str, restarts: int = 0) -> int:
         """Returns the exit status of `gpuvec train` in a process that this torchrun starts."""
         variables = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RESTART_COUNT": restarts}
-        for name, value in {**variables, **self._variables}.items():
+        for name, value in {**variables, **self.variables}.items():
             self._monkeypatch.setenv(name, str(value))
         self._monkeypatch.setattr(join, "_stores", [])  # of a process that did not join others before
         return main([*f"{TRAIN} {options} --runs {self._runs}".split()])
@@ -208,6 +208,7 @@ def test_a_restart_continues_the_run_of_its_own_job_alone(
 ) -> None:
     other = Job(monkeypatch, tmp_path).begin()
     own_job = Job(monkeypatch, tmp_path)
+    assert own_job.train("--num-envs 3") == 1  # it fails before it has a run
     assert own_job.train("--env gpuvec/Acrobot-v1 --total-steps 64", restarts=1) == 0
     assert "restarted  no run of this job has a checkpoint: the training begins again" in capsys.readouterr().out
     assert not (other / "result.json").exists()
@@ -272,6 +273,21 @@ def test_a_restart_refuses_a_folder_that_another_job_wrote_or_that_is_missing(
     other.rename(run)
     assert job.train(LONGER, restarts=1) == 1
     assert f"{run} is not the run that this job began: its processes.json has another job" in capsys.readouterr().err
+
+
+def test_a_restart_with_a_store_that_does_not_know_the_beginning_begins_no_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(monkeypatch, tmp_path)
+    run = job.begin()
+    assert Job(monkeypatch, tmp_path).train(LONGER, restarts=1) == 1  # the first process is on another machine
+    error = "torchrun started the processes again, and {}: this job cannot know its run. Continue it by `gpuvec resume RUN`"
+    assert error.format("its store is not that of their beginning") in capsys.readouterr().err
+    job.variables["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+    assert job.train(LONGER, restarts=1) == 1
+    assert error.format("has no store that outlives them") in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [run]
+    assert load(run)["iteration"] == 5
 
 
 @pytest.mark.exhaustive  # its parts are above

@@ -16,7 +16,9 @@ from gpuvec.learners.shards.join import job_store
 from gpuvec.learners.shards.sharding import comparable_settings
 from gpuvec.learners.shards.torchrun import Sync, read_launch
 
-RUN_KEY = "gpuvec/run"  # of the store of torchrun, which no other job has
+# Of the store of torchrun, which no other job has.
+BEGINNING_KEY = "gpuvec/beginning"  # of processes that were not started again
+RUN_KEY = "gpuvec/run"  # of the run, once it has a checkpoint
 MAY_CHANGE = ("total_steps", "num_iterations")  # settings that a training which continues need not share with its beginning
 
 
@@ -47,17 +49,28 @@ def publish_run(run: JobRun) -> None:
 def interrupted_run() -> JobRun | None:
     """Returns the run that this job of torchrun has begun; None for processes that were not started again, or without a run.
 
-    The name is in the store of torchrun, which ends with the job: another job, with whatever id, has another store.
+    The name is in the store of torchrun, which ends with the job: another job, with whatever id, has another store. It is in
+    the agent of the first process, and is a new one when this process moves to another machine.
 
     Raises:
-        ProcessesError: the store, or the run folder, cannot be reached from this machine.
+        ProcessesError: the store, or the run folder, cannot be reached from this machine, or the store is a new one.
         StateError: the folder is another one than that which the job began.
     """
     launch = read_launch()
-    if launch is None or not launch.restarts:
+    if launch is None:
         return None
     store = job_store()
-    if store is None or not store.check([RUN_KEY]):
+    if not launch.restarts:
+        if store is not None:
+            store.set(BEGINNING_KEY, "")
+        return None
+    if store is None or not store.check([BEGINNING_KEY]):
+        problem = "has no store that outlives them" if store is None else "its store is not that of their beginning"
+        raise ProcessesError(
+            f"torchrun started the processes again, and {problem}: this job cannot know its run. Continue it by `gpuvec resume "
+            "RUN`, or start a new job if it has none."
+        )
+    if not store.check([RUN_KEY]):
         return None
     token, _, path = store.get(RUN_KEY).decode().partition(" ")
     run = JobRun(Path(path), token)
