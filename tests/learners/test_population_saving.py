@@ -281,7 +281,7 @@ def test_an_agent_that_was_trained_on_is_kept(is_running: bool, kept: int, tmp_p
             writer.finish(last, 1)
             assert {entry.name: entry.read_bytes() for entry in agents[kept].iterdir()} == before
             assert writer.best == [agents[0] if kept else agents[0].with_name(f"{agents[0].name}-2")]
-            assert writer.kept == [agents[kept]]
+            assert writer.preserved == [agents[kept]]
             assert {entry.name for entry in path.glob("*best*")} == {agents[kept].name, writer.best[0].name}
             assert load(writer.best[0])["iteration"] == 6
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
-from gpuvec.cli.population_run import is_population, nothing_to_save, print_kept
+from gpuvec.cli.population_run import is_population, nothing_to_save, print_preserved
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -116,7 +116,7 @@ def run_pbt(args: PBTArgs, writer: PopulationWriter, checkpoint_every: int | Non
         if iteration == 0:
             return nothing_to_save(received_signal())
         path = writer.finish(trained.result, 1, pbt_part(args, trained))
-    print_kept(writer)
+    print_preserved(writer)
     print_population(trained.result.history, 3)
     print_lineage(trained)
     if iteration < iterations:

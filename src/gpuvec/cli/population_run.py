@@ -115,7 +115,7 @@ def run_population(
         if iteration == 0:
             return nothing_to_save(received_signal())
         path = writer.finish(result, num_best)
-    print_kept(writer)
+    print_preserved(writer)
     print_population(result.history, num_best)
     print_lines(f"trained by {result.path}")
     if iteration < base.iterations:
@@ -127,13 +127,13 @@ def run_population(
     return 0
 
 
-def print_kept(writer: PopulationWriter) -> None:
+def print_preserved(writer: PopulationWriter) -> None:
     """Prints the run folders of earlier best agents that the end of a training did not remove.
 
     Args:
         writer: that of the training, which has finished.
     """
-    for folder in writer.kept:
+    for folder in writer.preserved:
         print_lines(f"kept       {folder}: this earlier best agent was trained on")
 
 

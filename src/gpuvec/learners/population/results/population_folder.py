@@ -73,7 +73,7 @@ class PopulationWriter:
         self._runs, self._folder = runs, folder
         self.best: list[Path] = []
         """The run folders that `finish` wrote, the best agent first."""
-        self.kept: list[Path] = []
+        self.preserved: list[Path] = []
         """Run folders of agents that `finish` kept, because somebody trains or trained them on."""
 
     def save(self, result: PopulationResult, part: FilePart | None = None) -> Path:
@@ -116,9 +116,9 @@ class PopulationWriter:
         names = [(f"best-{rank}__ppo__{result.args.seeds[k]}", k) for rank, k in enumerate(result.best(num_best), 1)]
         self.best = [save_agent(path / name, result, k) for name, k in names]
         others = sorted(set(path.glob("best-*__ppo__*")) - set(self.best))
-        self.kept = [folder for folder in others if _is_trained_on(folder)]
+        self.preserved = [folder for folder in others if _is_trained_on(folder)]
         for folder in others:
-            if folder not in self.kept:
+            if folder not in self.preserved:
                 _remove(folder)
         return self.save(result, part)
 
@@ -170,10 +170,10 @@ def save_agent(path: Path, result: PopulationResult, k: int) -> Path:
             writer.log(metrics)
         writer.save(result.checkpoint(k))
     candidates = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
-    chosen = next(candidate for candidate in candidates if not _is_trained_on(candidate))
-    _remove(chosen)
-    part.rename(chosen)
-    return chosen
+    free_path = next(candidate for candidate in candidates if not _is_trained_on(candidate))
+    _remove(free_path)
+    part.rename(free_path)
+    return free_path
 
 
 def _is_trained_on(path: Path) -> bool:
