@@ -333,9 +333,11 @@ def test_population_based_training_changes_settings_as_its_schedule_says(tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"interval": 0}, "interval must be an integer of at least 1"),
+        ({"interval": 0}, "interval must be an integer from 1 to 2147483647, got 0"),
         ({"fraction": 0.7}, "fraction must be above 0 and at most 0.5"),
         ({"factors": (0.0, 1.0)}, "factors must be two numbers above 0"),
+        ({"factors": (0.8, 10**400)}, "factors must be two numbers above 0 and at most 1000, got"),
+        ({"parameters": (SearchParameter("gamma", "linear", 0.5, 10**400),)}, "the range of gamma must go from a lower"),
         ({"num_agents": 1}, "num_agents must be at least 2"),
         ({"parameters": (SearchParameter("params.gravity", "linear", 5, 15),)}, "params.gravity is a parameter of the env"),
     ],

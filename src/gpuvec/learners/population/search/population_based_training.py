@@ -31,6 +31,7 @@ from gpuvec.learners.population.results.population_result import PopulationResul
 from gpuvec.learners.population.search.search_space import (
     PARAMS_PREFIX,
     SearchParameter,
+    is_finite_number,
     require_search_space,
     sample_space,
     split_columns,
@@ -40,6 +41,8 @@ from gpuvec.learners.population.state.environment import make_population_env
 from gpuvec.learners.wait_reports import OnPhase
 
 FloatArray = NDArray[np.float64]
+MAX_INTERVAL = 2**31 - 1  # iterations, whose numbers are int64
+MAX_FACTOR = 1000  # of a setting, far from what float64 cannot represent
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,12 @@ class PBTArgs:
         require_search_space(self.parameters, self.base)
         if of_env := [each.name for each in self.parameters if each.name.startswith(PARAMS_PREFIX)]:
             raise ValueError(f"{of_env[0]} is a parameter of the environment, which does not change during a training.")
-        if not isinstance(self.interval, int) or self.interval < 1:
-            raise ValueError(f"interval must be an integer of at least 1, got {self.interval!r}.")
+        if type(self.interval) is not int or not 1 <= self.interval <= MAX_INTERVAL:
+            raise ValueError(f"interval must be an integer from 1 to {MAX_INTERVAL}, got {self.interval!r}.")
         if not 0.0 < self.fraction <= 0.5:
             raise ValueError(f"fraction must be above 0 and at most 0.5, got {self.fraction}.")
-        if len(self.factors) != 2 or not all(factor > 0.0 for factor in self.factors):
-            raise ValueError(f"factors must be two numbers above 0, got {self.factors}.")
+        if len(self.factors) != 2 or not all(is_finite_number(x) and 0.0 < x <= MAX_FACTOR for x in self.factors):
+            raise ValueError(f"factors must be two numbers above 0 and at most {MAX_FACTOR}, got {self.factors}.")
         if self.num_agents < 2:
             raise ValueError(f"num_agents must be at least 2, of which one learns from the other, got {self.num_agents}.")
 

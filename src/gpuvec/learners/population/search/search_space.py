@@ -6,6 +6,8 @@ Letters: N samples.
 from __future__ import annotations
 
 import math
+import reprlib
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -77,14 +79,25 @@ def require_search_space(parameters: Sequence[SearchParameter], base: PPOArgs) -
             )
         if scale not in ("log", "linear"):
             raise ValueError(f"the scale of {name} must be log or linear, got {scale!r}.")
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"the range of {name} must go from a lower to a higher number, got {low:g} to {high:g}.")
+        if not (is_finite_number(low) and is_finite_number(high) and low < high):
+            values = f"{reprlib.repr(low)} to {reprlib.repr(high)}"
+            raise ValueError(f"the range of {name} must go from a lower to a higher number, got {values}.")
         if scale == "log" and low <= 0.0:
             raise ValueError(f"the range of {name} must be above 0 on a logarithmic scale, got {low:g} to {high:g}.")
         if name in AGENT_SETTINGS:
             for value in (low, high):
                 changes: dict[str, Any] = {name: value}
                 replace(base, num_envs=None, **changes)
+
+
+def is_finite_number(x: Any) -> bool:
+    """Whether a value is a number that float64 can represent.
+
+    Args:
+        x: the value, such as 10**400 of a file in JSON, with which functions of floats raise OverflowError.
+    """
+    is_number = isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
+    return bool(is_number and abs(x) <= sys.float_info.max)
 
 
 def sample_space(parameters: Sequence[SearchParameter], count: int, sampler: SamplerName, seed: int) -> dict[str, FloatArray]:

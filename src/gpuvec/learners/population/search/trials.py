@@ -5,7 +5,6 @@ Letters: N trials.
 
 from __future__ import annotations
 
-import math
 import reprlib
 import zipfile
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.population.search.search_space import FloatArray, SearchParameter
+from gpuvec.learners.population.search.search_space import FloatArray, SearchParameter, is_finite_number
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, parse_json
 
@@ -54,7 +53,7 @@ def parse_parameters(content: object) -> tuple[SearchParameter, ...]:
 
 
 def _is_parameter(name: Any, scale: Any, low: Any, high: Any) -> bool:
-    is_range = all(isinstance(x, int | float) and math.isfinite(x) for x in (low, high)) and low < high
+    is_range = is_finite_number(low) and is_finite_number(high) and low < high
     return isinstance(name, str) and is_range and (scale == "linear" or (scale == "log" and low > 0))
 
 
