@@ -45,6 +45,14 @@ def too_small(dtype, device):
     return tensor
 
 
+def view_of_shrunk(dtype, device):
+    """The storage has as many bytes as the view, but not at its offset."""
+    tensor = torch.ones(100, dtype=dtype, device=device)
+    view = tensor[50 : 50 + E]
+    tensor.untyped_storage().resize_(view.nbytes)
+    return view
+
+
 NO_MEMORY = "has no memory for its 3 elements"
 TENSORS = {
     "meta": (lambda dtype, device: torch.zeros(E, dtype=dtype, device="meta"), 'on torch\'s "meta" device holds no numbers'),
@@ -59,6 +67,7 @@ TENSORS = {
     "view of freed": (view_of_freed, NO_MEMORY),
     "strided and freed": (strided_and_freed, NO_MEMORY),
     "too small": (too_small, NO_MEMORY),
+    "view of shrunk": (view_of_shrunk, NO_MEMORY),
     "functional": (lambda dtype, device: torch._to_functional_tensor(torch.ones(E, dtype=dtype, device=device)), NO_MEMORY),
     "zero": (lambda dtype, device: torch._efficientzerotensor((E,), dtype=dtype, device=device), NO_MEMORY),
 }  # fmt: skip
@@ -103,6 +112,19 @@ def test_tensors_without_memory_raise_and_change_nothing(device, tensor_case, ou
     for name, values in saved["buffers"].items():
         assert (values == after[name]).all()
     env.close()
+
+
+def test_tensors_that_hold_numbers_leave_the_warning_filters_alone(monkeypatch):
+    """A change of the filters is not safe in several threads, and makes each later warning be looked up again."""
+    actions = {"torch": torch.zeros(2 * E, dtype=torch.int64)[::2], "numpy": torch.zeros(E, dtype=torch.int64)}
+    envs = {output: make("tests/Counter-v0", E, output=output) for output in actions}
+    for env in envs.values():
+        env.reset(seed=0)
+    monkeypatch.setattr("gpuvec.vector.native_arrays.warnings", None)
+    for output, env in envs.items():
+        env.step(actions[output])
+        env.set_state({"count": torch.zeros(2 * E)[::2]})
+        env.close()
 
 
 class FreedMemory:

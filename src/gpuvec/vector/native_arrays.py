@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,8 +62,9 @@ def check_has_memory(tensor: Any) -> None:
         )
     if layout != "strided":
         raise TypeError(f"a tensor of layout {layout} was given; give a dense one, as its to_dense() returns.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns before it returns the address of a fake tensor, which is 0
+    # Torch warns before it returns the address of a fake tensor, which is 0. For a plain tensor the filters, which all threads
+    # share, are not touched.
+    with nullcontext() if type(tensor) is sys.modules["torch"].Tensor else warnings.catch_warnings(action="ignore"):
         try:
             address, num_bytes = tensor.data_ptr(), tensor.untyped_storage().nbytes()
         except RuntimeError:  # a subclass without a storage

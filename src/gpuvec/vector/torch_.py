@@ -86,7 +86,8 @@ class TorchTensors:
                 if index != self._index:
                     return None
             # The address of a view of freed memory is its offset, so that it alone shows nothing.
-            is_stored = array.data_ptr() >= LOWEST_ADDRESS and array.untyped_storage().nbytes() >= array.nbytes
+            end = array.storage_offset() * array.element_size() + array.nbytes
+            is_stored = array.data_ptr() >= LOWEST_ADDRESS and array.untyped_storage().nbytes() >= end
             if not is_stored or array.is_neg() or not array.is_contiguous():
                 check_has_memory(array)
                 array = array.resolve_neg().contiguous()
