@@ -353,6 +353,34 @@ def test_a_missing_process_is_named(port: int, monkeypatch: pytest.MonkeyPatch, 
         pass
 
 
+@pytest.mark.parametrize(
+    ("local_size", "message"),
+    [
+        ("1", r"cannot listen at node0:\d+: this machine knows its name node0 as 127.0.1.1, 127.0.1.2, where .* /etc/hosts"),
+        ("2", r"processes 1 did not start within 1 s. The first process listens at 127.0.1.1, where .* /etc/hosts"),
+        ("", r"processes 1 did not start within 1 s. The first process listens at 127.0.1.1, where .* /etc/hosts"),
+    ],
+)
+def test_a_name_that_only_the_own_machine_reaches_is_refused(
+    port: int, monkeypatch: pytest.MonkeyPatch, local_size: str, message: str
+) -> None:
+    """Debian's /etc/hosts has 127.0.1.1 for the machine's own name."""
+    known = socket.getaddrinfo
+    addresses = {"node0": ["127.0.1.1", "127.0.1.2"]}
+
+    def resolve(host: str, *args: Any, **kwargs: Any) -> Any:
+        return [entry for address in addresses.get(host, [host]) for entry in known(address, *args, **kwargs)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    variables = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "node0", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": local_size}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    if not local_size:
+        monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    with pytest.raises(ProcessesError, match=message), join.join_processes("cpu", start_seconds=1.0):
+        pass
+
+
 def test_the_store_of_the_first_process_listens_at_its_address_alone(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux has all addresses 127.x.x.x, of which each stands for a network here."""
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():

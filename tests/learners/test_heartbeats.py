@@ -166,6 +166,21 @@ def test_the_first_process_listens_only_at_the_addresses_that_the_others_know() 
         connection.close()
 
 
+@pytest.mark.parametrize("unreachable", [0, 1])
+def test_a_process_tries_all_addresses_of_the_first_one(unreachable: int) -> None:
+    """Another machine may reach only one of the addresses by which it knows the first one."""
+    with first_process(2, "127.0.0.3 127.0.0.4") as (store, result):
+        first, first_port, second, second_port, token = store.get("heartbeats/1").decode().split()
+        assert (first, second) == ("127.0.0.3", "127.0.0.4")
+        places = [f"{first} {first_port}", f"{second} {second_port}"]
+        places[unreachable] = f"127.0.0.{5 + unreachable} {first_port}"
+        other = Store()
+        other.set("heartbeats/1", " ".join((*places, token)))
+        own = connect_heartbeats(Launch(1, 2, 1, "localhost", 0), other, 60.0)
+    assert result.keys() == {1}
+    own[0].close()
+
+
 def test_an_address_that_the_machine_does_not_have_is_named() -> None:
     store = Store()
     store.set("addresses/1", "192.0.2.1")  # of a network for documentation

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -190,8 +190,8 @@ def connect_heartbeats(launch: Launch, store: Any, seconds: float) -> dict[int, 
         return _accept(launch, store, seconds)
     try:
         store.set(f"addresses/{launch.rank}", " ".join(resolve(launch.address)))
-        address, port, token = store.get(f"heartbeats/{launch.rank}").decode().split(" ")
-        connection = socket.create_connection((address, int(port)), seconds)
+        *places, token = store.get(f"heartbeats/{launch.rank}").decode().split(" ")
+        connection = _connect(list(zip(places[::2], map(int, places[1::2]), strict=True)), seconds)
         connection.sendall(bytes.fromhex(token) + launch.rank.to_bytes(RANK_BYTES))
     except OSError as error:
         raise ProcessesError(f"process {launch.rank} does not reach process 0 at {launch.address}: {error}.") from error
@@ -207,12 +207,23 @@ def resolve(host: str) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)))
 
 
-def listen(addresses: Sequence[str], port: int = 0) -> socket.socket:
-    """Returns a socket that listens at the first of some addresses that this machine has, and at no other one.
+def _connect(places: Sequence[tuple[str, int]], seconds: float) -> socket.socket:
+    """Returns a connection to the first of some places, (address, port), that this machine reaches."""
+    problems: list[OSError] = []
+    for place in places:
+        try:
+            return socket.create_connection(place, seconds / len(places))
+        except OSError as error:
+            problems.append(error)
+    raise problems[0]
+
+
+def listen(addresses: Sequence[str], port: int = 0) -> Iterator[socket.socket]:
+    """Yields sockets that listen, each at one of those of some addresses that this machine has, and at no other one.
 
     Args:
         addresses: IP addresses.
-        port: the number of the port; 0 for a free one.
+        port: the number of the port; 0 for a free one at each address.
 
     Raises:
         OSError: the machine has none of them, or the port is in use.
@@ -220,10 +231,11 @@ def listen(addresses: Sequence[str], port: int = 0) -> socket.socket:
     problems: list[OSError] = []
     for address in addresses:
         try:
-            return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+            yield socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
         except OSError as error:
             problems.append(error)
-    raise OSError(f"it cannot listen at {', '.join(addresses)}: {problems[0] if problems else 'there is no address'}")
+    if len(problems) == len(addresses):
+        raise OSError(f"it cannot listen at {', '.join(addresses)}: {problems[0] if problems else 'there is no address'}")
 
 
 def _accept(launch: Launch, store: Any, seconds: float) -> dict[int, socket.socket]:
@@ -236,7 +248,7 @@ def _accept(launch: Launch, store: Any, seconds: float) -> dict[int, socket.sock
         return ProcessesError(f"process {missing} does not connect to process 0 within {seconds:.0f} s: {reason}.")
 
     with ExitStack() as stack:
-        servers: dict[str, socket.socket] = {}
+        servers: dict[str, list[socket.socket]] = {}
         selector = stack.enter_context(selectors.DefaultSelector())
         for rank in range(1, launch.size):
             while not store.check([f"addresses/{rank}"]):
@@ -246,12 +258,13 @@ def _accept(launch: Launch, store: Any, seconds: float) -> dict[int, socket.sock
             addresses = store.get(f"addresses/{rank}").decode()
             if addresses not in servers:
                 try:
-                    servers[addresses] = stack.enter_context(listen(addresses.split(" ")))
+                    servers[addresses] = [stack.enter_context(server) for server in listen(addresses.split(" "))]
                 except OSError as problem:
                     raise error(f"process {rank} knows MASTER_ADDR {launch.address} as {addresses}, and {problem}") from problem
-                selector.register(servers[addresses], selectors.EVENT_READ)
-            address, port = servers[addresses].getsockname()[:2]
-            store.set(f"heartbeats/{rank}", f"{address} {port} {token.hex()}")
+                for server in servers[addresses]:
+                    selector.register(server, selectors.EVENT_READ)
+            places = [f"{address} {port}" for address, port, *_ in (server.getsockname() for server in servers[addresses])]
+            store.set(f"heartbeats/{rank}", " ".join((*places, token.hex())))
         while len(connections) < launch.size - 1:
             ready = selector.select(max(0.01, end - time.monotonic()))
             if not ready:

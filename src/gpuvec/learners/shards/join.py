@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
 import socket
@@ -27,6 +28,7 @@ START_SECONDS = 50.0  # within which all processes must have started
 # Processes wait for each other's compilers, and for an evaluation of the first one. Those that hang are noticed by heartbeats.
 EXCHANGE_SECONDS = 1800.0
 FAILURE_SECONDS = 3.0  # within which a process that failed has said why
+UNREACHED = "no other machine reaches it: give an address of the network as MASTER_ADDR, or correct /etc/hosts"
 LAST_WORDS_SECONDS = 0.2  # within which this reaches the others after its end
 
 _joined: Processes | None = None  # within `join_processes`
@@ -135,11 +137,15 @@ def _common_store(launch: Launch, seconds: float) -> Any:
         if not _stores:
             if not is_host:
                 _wait_for_port(launch, seconds)
-            # It listens at the address of MASTER_ADDR alone, and not in all networks.
-            own: dict[str, Any] = {"master_listen_fd": listen(resolve(launch.address), launch.port).detach()} if is_host else {}
-            place = launch.address, launch.port, launch.size
+            address, own = launch.address, dict[str, Any]()
+            if is_host:  # It listens at an address of MASTER_ADDR alone, and not in all networks.
+                server = next(listen(_addresses_for_others(launch), launch.port))
+                address, own = server.getsockname()[0], {"master_listen_fd": server.detach()}
+            place = address, launch.port, launch.size
             store = dist.TCPStore(*place, is_host, timeout, wait_for_workers=False, **own)  # type: ignore[attr-defined]  # no stub
             _stores.append(store)
+            if is_host:
+                store.set("gpuvec/address", address)
     except (OSError, RuntimeError, ValueError) as error:
         place_text, seconds_text = f"{launch.address}:{launch.port}", f"{time.monotonic() - begin:.0f} s"
         if is_host:
@@ -148,6 +154,27 @@ def _common_store(launch: Launch, seconds: float) -> Any:
             f"process {launch.rank} does not reach the first process at {place_text} within {seconds_text}."
         ) from error
     return _stores[0]
+
+
+def _addresses_for_others(launch: Launch) -> list[str]:
+    """Returns the addresses of MASTER_ADDR at which the first process may listen.
+
+    Raises:
+        OSError: other machines take part, and do not reach any of them.
+    """
+    addresses = resolve(launch.address)
+    reached = [address for address in addresses if not _is_loopback(address)]
+    local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    has_others = local_size.isdecimal() and int(local_size) < launch.size
+    if not has_others or launch.address in ("localhost", *addresses):  # which the user chose
+        return addresses
+    if not reached:
+        raise OSError(f"this machine knows its name {launch.address} as {', '.join(addresses)}, where {UNREACHED}")
+    return reached
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
 
 
 def _meet(launch: Launch, seconds: float) -> Any:
@@ -164,7 +191,11 @@ def _meet(launch: Launch, seconds: float) -> Any:
         missing = [str(rank) for rank in range(launch.size) if not store.check([f"started/{rank}"])]
     except RuntimeError as error:
         raise LostProcessError("another process of the training is lost: the first process ended at the start.") from error
-    own = "" if launch.rank or _has_job_store() else f" The first process listens at {', '.join(resolve(launch.address))}."
+    own = ""
+    if launch.rank == 0 and not _has_job_store():
+        address = common_store.get("gpuvec/address").decode()
+        is_unreached = _is_loopback(address) and launch.address not in ("localhost", address)
+        own = f" The first process listens at {address}{f', where {UNREACHED}' if is_unreached else ''}."
     raise ProcessesError(f"of {launch.size} processes {', '.join(missing)} did not start within {seconds:.0f} s.{own}")
 
 
