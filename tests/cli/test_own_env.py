@@ -222,6 +222,38 @@ def test_the_users_own_files_are_imported_again(own_folder: Path, tmp_path: Path
     import_from(folder, module)
 
 
+SEARCHES = """
+import sys
+from pathlib import Path
+from gpuvec.cli import main
+
+class Recorder:
+    def find_spec(self, name, path=None, target=None):
+        if path is None and not name.startswith("own_") and str(Path.cwd()) in sys.path:
+            searched.append(name)
+
+searched = []
+sys.meta_path.insert(0, Recorder())
+SIZES = "--device cpu --num-envs 4 --num-steps 8 --total-steps 64 --episodes 1".split()
+assert main(["train", *SIZES]) == 0
+assert main(["eval", *map(str, Path("runs").iterdir()), "--device", "cpu", "--episodes", "1"]) == 0
+print("searched:", searched)
+assert main(["envs", "own_pole"]) == 0
+"""
+
+
+def test_packages_that_are_not_installed_are_not_searched_in_the_working_folder(tmp_path: Path) -> None:
+    """Libraries import others if they can, such as pynvml, whose names the files of a stranger may have."""
+    (tmp_path / f"{FILE}.py").write_text(OWN.format(action=""))
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "gpuvec"  # the folder of an installed command is first on the path
+    script.write_text(SEARCHES)
+    process = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "searched: []" in process.stdout
+    assert "own/Pole-v0" in process.stdout
+
+
 INSTALLED = ("json", "typing", "pickle", "random", "subprocess", "numpy", "numba", "torch", "gymnasium", "cloudpickle")
 
 

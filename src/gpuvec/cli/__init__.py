@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from gpuvec.cli.processes import output_of_first_process, reports_errors
 
     try:
-        with working_folder_on_path(), output_of_first_process():
+        with path_restored(), output_of_first_process():
             return run_command(arguments)
     except (GpuvecError, gym.error.Error, OSError, MemoryError, ModuleNotFoundError, ValueError) as error:
         remedy = ': pip install "gpuvec[train]"' if getattr(error, "name", None) in ("torch", "rich") else ""
@@ -105,21 +104,13 @@ def run_command(arguments: Sequence[str] | None) -> int:
 
 
 @contextmanager
-def working_folder_on_path() -> Iterator[None]:
-    """Appends the working folder to the module search path, so that `--env module:id` can name a module in it.
-
-    `python -m gpuvec` searches the working folder, but the installed command does not. The folder is searched last, so that a
-    file in it never replaces an installed package. Python's option -P excludes it.
-    """
-    folder = str(Path.cwd())
-    is_missing = not sys.flags.safe_path and not {"", folder} & set(sys.path)
-    if is_missing:
-        sys.path.append(folder)
+def path_restored() -> Iterator[None]:
+    """At the end the module search path has the folders that it had at the start; see `search_working_folder`."""
+    folders = list(sys.path)
     try:
         yield
     finally:
-        if is_missing and folder in sys.path:
-            sys.path.remove(folder)
+        sys.path[:] = folders
 
 
 def in_one_line(error: BaseException) -> str:

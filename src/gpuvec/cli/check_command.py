@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import gymnasium as gym
 import tyro
 
+from gpuvec.cli.env_lookup import search_working_folder
 from gpuvec.cli.terminal import print_lines
 from gpuvec.errors import AuthoringError, GpuvecError
 from gpuvec.spec import Environment, SingleAgentEnv
@@ -172,6 +173,7 @@ def _find_spec(env: str) -> gym.envs.registration.EnvSpec:
     """
     module, _, id = env.rpartition(":")
     if module:
+        search_working_folder()
         importlib.import_module(module)
     return gym.spec(f"gpuvec/{id}" if f"gpuvec/{id}" in gym.registry else id)
 

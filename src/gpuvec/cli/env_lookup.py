@@ -15,6 +15,18 @@ from gpuvec.errors import CheckpointError
 from gpuvec.registration import find_env_spec
 
 
+def search_working_folder() -> None:
+    """Appends the working folder to the module search path, because the user names or trusts a module that may be in it.
+
+    `python -m gpuvec` searches the working folder, but the installed command does not. The folder is searched last, so that a
+    file in it never replaces an installed package, and not before a module of the user is imported: a library may import a
+    package if it is installed, and the folder of a stranger may have a file of its name. Python's option -P excludes it.
+    """
+    folder = str(Path.cwd())
+    if not sys.flags.safe_path and not {"", folder} & set(sys.path):
+        sys.path.append(folder)
+
+
 def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
     """The spec of the environment that the user's command line names.
 
@@ -27,6 +39,8 @@ def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
     Raises:
         ValueError, gymnasium.error.Error, ModuleNotFoundError: as `find_env_spec`.
     """
+    if ":" in env_id:
+        search_working_folder()
     spec = find_env_spec(env_id)
     if (file := module_file(env_id.rpartition(":")[0])) is not None:
         remember_file(file)
@@ -47,9 +61,14 @@ def import_env_module(env_id: str, trust: bool, path: Path) -> None:
     from gpuvec.learners.runs.content_checks import require_trusted
 
     module, _, _ = env_id.rpartition(":")
-    if module and not trust and module not in sys.modules:
-        file = module_file(module)
-        trust = file is not None and is_file_remembered(file)
+    if module and module not in sys.modules:
+        folders = list(sys.path)
+        search_working_folder()
+        if not trust:
+            file = module_file(module)
+            trust = file is not None and is_file_remembered(file)
+            if file is None or not trust or not file.is_relative_to(Path.cwd()):
+                sys.path[:] = folders
     if module and trust:
         importlib.import_module(module)
     try:

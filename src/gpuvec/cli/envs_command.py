@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 import tyro
 
+from gpuvec.cli.env_lookup import search_working_folder
 from gpuvec.cli.text_table import print_table
 from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
 
@@ -19,6 +20,7 @@ def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
         modules: Python modules that register environments. They are imported first.
     """
     for module in modules:
+        search_working_folder()
         importlib.import_module(module)
     rows = [("id", "observation", "action", "max steps", "threshold", "parameters")]
     for spec in sorted((s for s in gym.registry.values() if s.vector_entry_point == VECTOR_ENTRY_POINT), key=lambda s: s.id):
