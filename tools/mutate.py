@@ -15,6 +15,7 @@ without them.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -181,10 +182,14 @@ def run_mutant(mutant: Mutant, folder: Path) -> Result:
     except (ValueError, OSError, SyntaxError) as error:
         print(error, file=sys.stderr)
         return Result(mutant, "does not apply", "", 0.0)
+    # Python takes compiled code for a file of the same size and the same second, as another mutant of it may be.
+    compiled = Path(importlib.util.cache_from_source(str(file)))
     shutil.copy2(file, saved)
     file.write_text(changed)
+    compiled.unlink(missing_ok=True)
     run = run_tests(mutant.tests, folder)
-    shutil.copy2(saved, file)  # with its time, by which Python recognises compiled modules
+    shutil.copy2(saved, file)
+    compiled.unlink(missing_ok=True)
     if run.failure:
         return Result(mutant, "killed", run.failure, run.seconds)
     if not run.passed:
