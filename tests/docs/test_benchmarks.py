@@ -222,7 +222,7 @@ def make_untrained_networks(env: str, params: dict[str, Any]) -> dict[str, Any]:
     from gpuvec.learners.training import make_learner
 
     args = PPOArgs(env=env, device="cpu", num_envs=2, num_steps=4, total_steps=8, hidden=(8,), params=params).resolved("cpu")
-    envs = make_env(env, 2, params, device="cpu", output="torch")
+    envs = make_env(env, 2, params, device="cpu", output="torch", autoreset_mode="SameStep")
     learner = make_learner(dict.fromkeys(envs.roles, args), envs)
     return {role: policy.network for role, policy in learner.policies.items()}
 

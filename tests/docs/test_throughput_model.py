@@ -71,13 +71,13 @@ class TestPrediction:
 
 
 def test_exchanges_of_a_training_are_counted() -> None:
-    """PPO exchanges a gradient in 16 updates, moments in 4 epochs, three times metrics, and the rows of faults."""
+    """PPO exchanges a gradient in 16 updates, moments in 4 epochs, twice metrics, and the rows of faults."""
     pytest.importorskip("torch")
     fused, case = describe_cases(["ppo.65536", "ppo.65536.torch"])
     policy, value = ((inputs + 1) * 64 + 65 * 64 + 65 * outputs for inputs, outputs in ((4, 2), (4, 1)))
     assert (case.num_envs, case.num_agents, case.num_parameters) == (65_536, 1, policy + value)
     gradients = [exchange for exchange in case.exchanges if exchange.num_bytes >= 4 * case.num_parameters]
-    assert (len(gradients), len(case.exchanges)) == (16, 24)
+    assert (len(gradients), len(case.exchanges)) == (16, 23)
     assert max(gradients).num_bytes < 4 * case.num_parameters + 64
     assert [exchange.num_bytes for exchange in fused.exchanges if exchange.has_inboxes] == [x.num_bytes for x in gradients]
     assert len(fused.exchanges) == 16 + 3

@@ -505,7 +505,7 @@ class TestArgs:
             ({"learning_rate_table": ((10, 0.1), (10, 0.2))}, "learning_rate_table must be pairs of environment steps"),
             ({"ent_coef_table": ((0, 0.1), (10, -0.2))}, "ent_coef_table must be pairs of environment steps"),
             ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-            ({"learning_rate": float("nan")}, "learning_rate must be above 0"),
+            ({"learning_rate": float("nan")}, "learning_rate must be a number, finite in 32 bits, got nan"),
             ({"hidden": (64, 0)}, "hidden must be sizes of at least 1"),
             ({"num_envs": 3, "num_steps": 5, "num_minibatches": 4}, r"multiple of num_minibatches.*got 3 \* 5 and 4"),
             ({"num_envs": 1, "num_steps": 4, "num_minibatches": 4}, "at least twice it"),

@@ -16,9 +16,9 @@ selenium_webdriver = pytest.importorskip("selenium.webdriver", reason="selenium,
 
 from gpuvec.errors import ReplayError
 from gpuvec.replay import page as page_module
-from gpuvec.replay.document import VERSION, TrackWriter, read_replay
+from gpuvec.replay.document import VERSION, Replay, TrackWriter, read_replay, to_page
 from gpuvec.replay.drawing import AGENT_STEP, HEADING_STEP
-from gpuvec.replay.page import BOOT, MODULES, build_page, join_modules
+from gpuvec.replay.page import BOOT, MODULES, join_modules
 from tests.replay.browser import Page, needs_browser
 from tests.replay.player_samples import (
     ACTIONS,
@@ -452,4 +452,4 @@ def test_modules_are_short_and_legible() -> None:
 
 def test_header_that_is_not_json_is_refused() -> None:
     with pytest.raises(ReplayError, match="JSON"):
-        build_page({"scenes": [], "low": float("nan")}, b"")
+        to_page(Replay({"scenes": [], "low": float("nan")}, b""))
