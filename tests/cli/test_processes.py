@@ -237,6 +237,23 @@ def test_a_run_continues_after_restarts_that_wrote_no_checkpoint(tmp_path: Path,
     assert list(tmp_path.iterdir()) == [run]
 
 
+def test_a_restart_continues_a_run_that_was_killed_after_its_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, job = RunWriter.save, Job(monkeypatch, tmp_path)
+
+    def save_and_fail(run: RunWriter, checkpoint: Any) -> Path:
+        save(run, checkpoint)
+        raise RunWriteError("the machine is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunWriter, "save", save_and_fail)
+        assert job.train(LONGER) == 1
+    assert job.train(LONGER, restarts=1) == 0
+    (run,) = tmp_path.iterdir()
+    assert load(run)["iteration"] == 7
+
+
 def test_a_process_that_was_not_started_again_continues_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(monkeypatch, tmp_path)
     first = job.begin()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from gpuvec.errors import ProcessesError, StateError
 from gpuvec.learners.algorithms import args_from_dict
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.runs.checkpoint import checkpoint_names
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, PROCESSES, parse_json
 from gpuvec.learners.shards.join import job_store
@@ -18,7 +19,7 @@ from gpuvec.learners.shards.torchrun import Sync, read_launch
 
 # Of the store of torchrun, which no other job has.
 BEGINNING_KEY = "gpuvec/beginning"  # of processes that were not started again
-RUN_KEY = "gpuvec/run"  # of the run, once it has a checkpoint
+RUN_KEY = "gpuvec/run"  # of the run
 MAY_CHANGE = ("total_steps", "num_iterations")  # settings that a training which continues need not share with its beginning
 
 
@@ -39,7 +40,7 @@ def publish_run(run: JobRun) -> None:
     """Tells the processes that torchrun may start after this one which run they continue; it has no effect without torchrun.
 
     Args:
-        run: the run folder, which has a checkpoint.
+        run: the run folder, which has processes.json, and need not have a checkpoint.
     """
     store = job_store()
     if store is not None:
@@ -47,7 +48,7 @@ def publish_run(run: JobRun) -> None:
 
 
 def interrupted_run() -> JobRun | None:
-    """Returns the run that this job of torchrun has begun; None for processes that were not started again, or without a run.
+    """Returns the run with a checkpoint that this job of torchrun began; None without one, or if it was not started again.
 
     The name is in the store of torchrun, which ends with the job: another job, with whatever id, has another store. It is in
     the agent of the first process, and is a new one when this process moves to another machine.
@@ -82,7 +83,7 @@ def interrupted_run() -> JobRun | None:
     with RunFolder(run.path) as folder:
         if _processes_record(folder).get("job") != token:
             raise StateError(f"{path} is not the run that this job began: its {PROCESSES} has another job. Start a new run.")
-    return run
+        return run if checkpoint_names(folder) else None
 
 
 def require_same_settings(checkpoint: Mapping[str, Any], configs: Mapping[str, Any], path: Path) -> None:

@@ -72,6 +72,7 @@ class RunRecorder:
             self.run = self._open_run()
             if self.num_shards > 1 or read_launch() is not None:
                 self.run.record_processes(self._record)
+                publish_run(JobRun(self.run.path, str(self._record["job"])))
         return self.run
 
     def save_if_due(self, learner: Learner, metrics: Mapping[str, float]) -> None:
@@ -90,7 +91,6 @@ class RunRecorder:
             checkpoint = learner.state_dict()
             if self.run is not None:
                 self.last_checkpoint = self.run.save(checkpoint)
-                publish_run(JobRun(self.run.path, str(self._record["job"])))
         self.stop_signal = self._common_signal()
         if self.stop_signal:
             raise KeyboardInterrupt
