@@ -191,7 +191,7 @@ def test_the_trials_with_the_best_mean_return_continue_with_their_agents() -> No
     assert progress.state is not None
     for name, x in progress.state["tensors"]["parameters"].items():
         assert torch.equal(x, result.state["tensors"]["parameters"][name][[0, 1, 4, 5]]), name
-    # The confirmation takes the best of those that are left, and begins anew.
+    # The confirmation takes the best of those that are left, and begins again.
     search.progress = progress
     rest = result._replace(
         history=result.history._replace(
