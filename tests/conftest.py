@@ -169,3 +169,16 @@ def gpu() -> str:
     """A CUDA device; the test is skipped without one, and fails instead when GPUVEC_REQUIRE_GPU=1."""
     _needs_gpu()
     return "cuda"
+
+
+@pytest.fixture(autouse=SIMULATED)
+def shuffled_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the threads of simulated kernels in an order in which a missing barrier changes results."""
+    from numba.cuda.simulator import kernel, kernelapi
+
+    from gpuvec.engine.backends.cuda import numba_cuda  # noqa: F401  # its import sets the method that this replaces
+    from tests.support.thread_order import ShuffledBlock, shared_array
+
+    monkeypatch.setattr(kernel, "BlockManager", ShuffledBlock)
+    monkeypatch.setattr(kernelapi.FakeCUDAShared, "array", shared_array)
+    ShuffledBlock.generator.seed(0)

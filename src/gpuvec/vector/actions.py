@@ -66,7 +66,8 @@ class Actions:
     def _convert(self, actions: Any, stream: int) -> ArrayPointer:
         """Actions that are no array of the environment's framework on its device."""
         on_gpu = self._device.kind == "cuda"
-        check_has_memory(actions)
+        if on_gpu:  # `as_native` checks it on a CPU
+            check_has_memory(actions)
         if on_gpu and (not self._framework.copies or is_on_gpu(actions)):
             return self._import_to_gpu(actions, stream)
         array = self._host_array(actions)

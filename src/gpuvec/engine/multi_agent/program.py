@@ -223,11 +223,14 @@ def _start_segments(parts: _Parts, condition: DeviceFunction) -> list[Segment]:
 
 def _step_segments(parts: _Parts) -> list[Segment]:
     """The segments of a step, up to `check_end`."""
-    ctx, access, status = parts.ctx, parts.access, parts.status
+    ctx, access, status, set_loads = parts.ctx, parts.access, parts.status, parts.set_loads
+    if set_loads and ctx.env.active is not None and not ctx.schema.roles.keys().isdisjoint(ctx.schema.field_sets.values()):
+        # `active` may read an agent's element of a field of its role, which another thread loads.
+        set_loads = [*set_loads[:-1], set_loads[-1]._replace(barrier=True)]
     segments = [
         Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
         *(clear_list_segments(ctx) if _final_items(parts) else []),
-        *parts.set_loads,
+        *set_loads,
         *stage_action_segments(ctx),
         Segment(AGENTS, make_load_agent(ctx, access)),
     ]
