@@ -38,6 +38,11 @@ NAMES = {
         "split_tiled-all", "split_tiled-all-of-1025", "split_tiled-nearest", "split_tiled-nearest-of-1100",
         "split_tiled-argmin-of-1025", "split_direct-all-of-1025",
     ),
+    "declared": (
+        "tests.support.signal_env:ENV", "tests.support.critic_env:GUESSERS", "tests.support.harbor_env:HARBOR",
+        "tests.support.hunt_env:ENV", "tests.support.joining_env:VISITS", "tests.support.patrol_env:ENV",
+        "tests.support.street_env:STREET",
+    ),
     "rows": ("draws", "estimates", "convolutions", "convolution_linear", "gather", "biases", "losses", "adam"),
     "fused": FUSED,
     "captured": ("Breakout-v0",),
@@ -47,6 +52,7 @@ NAMES = {
 SOURCES = {
     "env": BUNDLED_ENVS,
     "game": FUSED[2:],
+    "declared": (),
     "rows": ("learners",),
     "fused": ("learners", *FUSED),
     "captured": ("learners", "Breakout-v0"),

@@ -2,6 +2,7 @@
 
 python tests/gpu/sanitizer_target.py env CartPole-v1
 python tests/gpu/sanitizer_target.py game split_tiled-nearest
+python tests/gpu/sanitizer_target.py declared tests.support.signal_env:ENV
 python tests/gpu/sanitizer_target.py rows draws
 python tests/gpu/sanitizer_target.py fused CartPole-v1
 python tests/gpu/sanitizer_target.py captured Breakout-v0
@@ -31,6 +32,7 @@ from tests.gpu.sanitizer_learners import (
     train_visibly,
 )
 from tests.support.bundled_envs import SMALL_PARAMS, THREAD_PER_ENV
+from tests.support.vector_envs import make_envs
 
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.errors import ActionError
@@ -232,6 +234,14 @@ def run_multi_agent_case(case: str) -> None:
         print("checked", case, mode, options, flush=True)
 
 
+def run_declared_env(name: str) -> None:
+    """Steps an environment of the tests, which has what no bundled one combines, in less than one block and in several."""
+    for mode in ("SameStep", "NextStep", "Disabled"):
+        for num_envs in (3, 1001):
+            run_episodes(make_envs(name, num_envs, "cuda", autoreset_mode=mode, max_episode_steps=4), 12)
+            print("checked", name, mode, num_envs, flush=True)
+
+
 def train_fused(name: str) -> None:
     """Trains PPO with the fused kernels: rollouts, estimates and updates, also with agents that become inactive."""
     from gpuvec.learners.ppo import PPOArgs
@@ -264,6 +274,7 @@ def main() -> None:
         "planted": run_faulty_kernel,
         "env": run_env,
         "game": run_multi_agent_case,
+        "declared": run_declared_env,
         "rows": run_learner_kernels,
         "fused": train_fused,
         "captured": train_captured,
