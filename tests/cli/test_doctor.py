@@ -15,6 +15,7 @@ import pytest
 
 from gpuvec import doctor
 from gpuvec.doctor import Driver, Finding, Gpu
+from gpuvec.errors import install_command
 
 ROOT = Path(__file__).parents[2]
 H200 = Driver((13, 0), "580.65.06", (Gpu("NVIDIA H200", 141 * 2**30),))
@@ -124,7 +125,7 @@ def test_remedies_name_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(doctor, "find_driver", lambda: H200._replace(cuda_version=(12, 2)))
     findings = doctor.collect_findings()
     for area, name in (("package", "cupy"), ("toolkit", "nvrtc"), ("device", "cuda")):
-        assert find_finding(findings, area, name).remedy == 'pip install "gpuvec[cuda12]"'
+        assert find_finding(findings, area, name).remedy == install_command("cuda12")
     assert find_finding(findings, "driver", "cuda:0").detail == "NVIDIA H200, 141 GiB"
 
 
