@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from gpuvec.learners.config.a2c_config import A2CArgs
-from gpuvec.learners.config.ddpg_config import DDPGArgs
+from gpuvec.learners.config.ddpg_config import DDPGArgs, TD3Args
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 
@@ -33,6 +33,7 @@ ALGORITHMS = {
     "ppo": Algorithm(PPOArgs, "gpuvec.learners.ppo:PPO", "gpuvec.learners.fused_ppo.select_path:make_ppo"),
     "a2c": Algorithm(A2CArgs, "gpuvec.learners.a2c:A2C"),
     "ddpg": Algorithm(DDPGArgs, "gpuvec.learners.ddpg:DDPG"),
+    "td3": Algorithm(TD3Args, "gpuvec.learners.ddpg:DDPG"),
 }
 """{name on the command line and in files: algorithm}."""
 ALL = "all"
@@ -56,9 +57,10 @@ def algorithm_name(args: TrainingArgs) -> str:
     Raises:
         TypeError: settings of no algorithm.
     """
-    for name, algorithm in ALGORITHMS.items():
-        if isinstance(args, algorithm.args_class):
-            return name
+    names = {algorithm.args_class: name for name, algorithm in ALGORITHMS.items()}
+    for base in type(args).__mro__:  # the class itself first, since settings of TD3 are settings of DDPG too
+        if base in names:
+            return names[base]
     allowed = ", ".join(algorithm.args_class.__name__ for algorithm in ALGORITHMS.values())
     raise TypeError(f"{type(args).__name__} are settings of no algorithm; allowed are {allowed} and their subclasses.")
 
