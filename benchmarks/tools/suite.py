@@ -132,4 +132,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # `gpuvec bench` reports it
+        sys.exit(128 + signal.SIGINT)

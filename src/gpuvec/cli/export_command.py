@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
+from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 
@@ -32,8 +34,8 @@ def export(
         force: replace the file if it exists.
         trust: import the Python module that the policy names for its environment. Importing runs the module's code.
     """
-    if to.exists() and not force:
-        raise FileExistsError(f"{to} exists: give another name, or --force to replace it.")
+    require_writable(to, force)
+    policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.learners.policy_files.export import export_policy

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from gpuvec.cli.env_lookup import find_own_env, import_env_module
+from gpuvec.cli.output_file import require_runs_folder
 from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
 from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
@@ -63,7 +64,8 @@ def train(
 ) -> int:
     """Train a policy, write a run folder, and evaluate the result.
 
-    Ctrl-C stops the training after the current iteration and writes a checkpoint. `gpuvec resume` continues it.
+    The environment may be the first word: `gpuvec train CartPole-v1`. Ctrl-C stops the training after the current iteration and
+    writes a checkpoint. `gpuvec resume` continues it.
 
     Args:
         settings: the settings of the algorithm. Those that you do not set are tuned for the environment. `--num-envs auto`
@@ -91,9 +93,13 @@ def train(
     live = live_settings(watch, watch_rows)
     require_packages(log)
     find_own_env(settings.env)  # an unknown id fails here, before torch is imported
+    require_runs_folder(runs)
     if population:
         refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
         return _train_population(settings, population, runs, best, checkpoint_every)
+    chosen_settings(
+        settings, args_class(algorithm), tuned(settings.env, settings.device, algorithm)
+    )  # before torch is imported
     return _train_policies(settings, algorithm, sharding, runs, log, checkpoint_every, episodes, live)
 
 
@@ -180,10 +186,11 @@ def _train_population(settings: TrainingArgs, num_agents: int, runs: Path, best:
     """Trains a population with the settings of the command line."""
     if best < 0:
         raise ValueError(f"best must be at least 0, got {best}.")
+    base = base_settings(settings)
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
 
-    args = PopulationArgs(base_settings(settings), num_agents).resolved(str(parse_device(settings.device)))
+    args = PopulationArgs(base, num_agents).resolved(str(parse_device(settings.device)))
     return new_population(args, runs, best, checkpoint_every)
 
 

@@ -38,7 +38,7 @@ def tuned_settings(**options: Any) -> TrainingArgs:
         "__annotations__": {
             name: Annotated[types[name], tyro.conf.arg(help_behavior_hint=f"(default: {hint})")] for name, hint in hints.items()
         },
-        "__post_init__": lambda settings: chosen_settings(settings, args_class, defaults) and None,
+        "__post_init__": lambda settings: None,  # `chosen_settings` checks them, after the parser
     }
     members |= {name: dataclasses.field(default_factory=dict) if name in OPTION_DICTS else None for name in hints}
     class_with_hints: type[TrainingArgs] = dataclasses.dataclass(frozen=True)(type(args_class.__name__, (args_class,), members))

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
 from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -67,6 +68,7 @@ def watch(
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}.")
     require_writable(path, force)
+    policies = tuple(map(complete_policy_name, policies))
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
 
@@ -117,6 +119,8 @@ def find_replay(policies: Sequence[str]) -> Path | None:
             path /= FAILURE
         elif path.suffix != ".html":
             continue
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}: a file *.html is a saved replay, which `gpuvec watch` writes.")
         if len(policies) > 1:
             raise ValueError(
                 f"a saved replay is shown alone, and {path} is one: name it alone, or name a checkpoint of "
@@ -208,11 +212,12 @@ def demo(
     if list:
         print_lines(*policy_names())
         return 0
-    if policy not in policy_names():
-        raise ValueError(f"there is no demo {policy!r}; those that come with gpuvec are {', '.join(policy_names())}.")
-    path = to or Path(f"demo-{policy}.html")
+    name = complete_policy_name(policy)
+    if name not in policy_names():  # a path
+        raise ValueError(f"the demo shows policies that come with gpuvec: `gpuvec watch {policy}` shows {policy}.")
+    path = to or Path(f"demo-{name}.html")
     require_writable(path, force or (to is None and is_replay(path)))
-    return record_and_open([policy], [load_demo_policy(policy)], path, open)
+    return record_and_open([name], [load_demo_policy(name)], path, open)
 
 
 def load_demo_policy(name: str) -> Any:

@@ -121,8 +121,8 @@ class DDPG(Policy):
         name = algorithm_name(args)
         if critic_space is not None:
             raise ValueError(
-                f"the environment has critic_observation, which {name} does not use, since its critics take the observation of an "
-                "agent and its action: use PPO or A2C, or an environment without it."
+                f"the environment has critic_observation, which {name} does not use, since its critics take the observation of "
+                "an agent and its action: use PPO or A2C, or an environment without it."
             )
         if len(observation_space.shape or ()) != 1:
             raise ValueError(
