@@ -139,5 +139,6 @@ ENV = MultiAgentEnv(
     allowed=allowed,
     field_ranges=field_ranges,
     draw=pictures.connect_four,
+    action_names=tuple(f"column {column + 1}" for column in range(COLUMNS)),
     render_fps=2,
 )  # fmt: skip

@@ -172,6 +172,6 @@ ENV = MultiAgentEnv(
     cuda_c="cuda_c/tag_grid_world.cu",
     draw=pictures.tag_grid_world,
     feature_names=feature_names,
-    action_names=("stay", "column +1", "column -1", "row +1", "row -1"),
+    action_names=("stay", "right", "left", "up", "down"),
     render_fps=8,
 )
