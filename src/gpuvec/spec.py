@@ -113,6 +113,12 @@ class OptionalFields:
     replay cannot show. It runs on the host: `s` has Python numbers, NumPy arrays for `Floats`, `Ints` and `Bools`, and None for
     the field of a `NearestNeighbors` search. None if the environment cannot be rendered.
     """
+    events: Callable[[Any, Any, Any], Sequence[tuple[str, str, Sequence[int]]]] | None = None
+    """`events(before, s, p) -> [(kind, text, agents), ...]` returns what happened in the step from the state `before` to `s`,
+    in words, such as `("tag", "tagger 2 catches runner 7", (2, 7))`. Replays show the texts and mark them on the time line,
+    with a symbol for each kind; `agents` are the indices of those who took part. It runs on the host, with states as `draw`
+    takes them. None if a replay says only which agents became inactive, and how the episode ended.
+    """
     feature_names: Sequence[str] | Callable[[Any], Sequence[str]] = ()
     """The names of the features of an observation in their order, or `feature_names(p)`, which returns them. Replays show them;
     () for numbers.

@@ -56,10 +56,15 @@ def draw_state(env: Environment, fields: Mapping[str, Any], params: Any) -> Canv
         params: the parameters of this environment.
     """
     assert env.draw is not None, "callers check this"
-    values = {name: _row_value(value) for name, value in fields.items()}
-    return env.draw(env.state(**{name: values.get(name) for name in env.state._fields}), params)
+    return env.draw(host_state(env, fields), params)
 
 
-def _row_value(value: Any) -> Any:
-    """One row of a field on the host: a Python number, or with many agents a NumPy array (A,)."""
-    return value.item() if value.ndim == 0 else to_numpy(value)
+def host_state(env: Environment, fields: Mapping[str, Any]) -> Any:
+    """Returns the state of one environment as functions on the host take it: with Python numbers and NumPy arrays.
+
+    Args:
+        env: the environment.
+        fields: {field: scalar, (A,) or other array} of the state; a field that is missing is None.
+    """
+    values = {name: value.item() if value.ndim == 0 else to_numpy(value) for name, value in fields.items()}
+    return env.state(**{name: values.get(name) for name in env.state._fields})
