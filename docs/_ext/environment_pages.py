@@ -149,14 +149,16 @@ def trained_scores(task: str) -> list[str]:
 
 def table() -> str:
     """What there is, for the page above the others."""
-    rows = ["| environment | | agents |", "| --- | --- | --- |"]
+    rows = ["| | environment | | agents or roles |", "| --- | --- | --- | --- |"]
     for file, spec in ENVIRONMENTS.items():
         env = load_env(spec.kwargs["env"])
         summary, _ = sections_of(sys.modules[spec.kwargs["env"].partition(":")[0]].__doc__ or "")
         many = "one"
         if isinstance(env, MultiAgentEnv):
-            many = ", ".join(f"{role}s" for role in env.roles(env.params)) if env.roles else "many"
-        rows.append(f"| [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
+            many = ", ".join(env.roles(env.params)) if env.roles else "many"
+        name = spec.id.rpartition("/")[2]
+        image = f"![A moment of {name}](../images/env_{name}.png){{width=150px}}"
+        rows.append(f"| {image} | [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
     return "\n".join(rows) + "\n"
 
 
