@@ -157,7 +157,7 @@ def table() -> str:
         if isinstance(env, MultiAgentEnv):
             many = ", ".join(env.roles(env.params)) if env.roles else "many"
         name = spec.id.rpartition("/")[2]
-        image = f"![A moment of {name}](../images/env_{name}.png){{width=150px}}"
+        image = f"![A moment of {name}](images/env_{name}.png){{width=150px}}"
         rows.append(f"| {image} | [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
     return "\n".join(rows) + "\n"
 
