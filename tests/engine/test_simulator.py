@@ -95,7 +95,9 @@ def test_single_agent_env_equals_the_cpu_in_every_mode(name, mode):
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
 def test_multi_agent_env_equals_the_cpu(name, params):
-    assert compare_with_cpu(name, 2, 2, 2, "SameStep", **params) == ComparisonReport(num_results=10)
+    comparison = compare_with_cpu(name, 2, 2, 2, "SameStep", **params)
+    assert comparison.num_results >= 2 * 4  # a reset and two episodes, of which one may end in its first step
+    assert comparison == ComparisonReport(num_results=comparison.num_results)
 
 
 def test_reset_without_a_seed_continues():
