@@ -95,9 +95,9 @@ def test_single_agent_env_equals_the_cpu_in_every_mode(name, mode):
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
 def test_multi_agent_env_equals_the_cpu(name, params):
-    comparison = compare_with_cpu(name, 2, 2, 2, "SameStep", **params)
-    assert comparison.num_results >= 2 * 4  # a reset and two episodes, of which one may end in its first step
-    assert comparison == ComparisonReport(num_results=comparison.num_results)
+    # Both first worlds of Predators lack a kind of animals, so their episodes end in the first step.
+    num_results = 8 if name == "Predators-v0" else 10
+    assert compare_with_cpu(name, 2, 2, 2, "SameStep", **params) == ComparisonReport(num_results=num_results)
 
 
 def test_reset_without_a_seed_continues():
@@ -175,6 +175,7 @@ def test_steps_after_the_episode_end_raise_the_same_error():
 
 def test_concurrent_threads_share_one_array(monkeypatch):
     """The simulator creates a shared array at the first access of a thread, and other threads may run before it is stored."""
+    monkeypatch.undo()  # the fixture `shuffled_threads`, with which only one thread runs at a time
     array_ids = []
 
     @numba_cuda.jit
@@ -195,3 +196,22 @@ def test_concurrent_threads_share_one_array(monkeypatch):
         kernel[1, 16](out)
     assert len(set(array_ids)) == 1
     assert out.tolist() == [16] * 16
+
+
+def test_a_missing_barrier_changes_results():
+    """Each thread reads what another one writes, a lower or a higher one, and some of each kind run before it."""
+
+    @numba_cuda.jit
+    def kernel(out, has_barrier):
+        shared = numba_cuda.shared.array((16,), np.int32)
+        thread = numba_cuda.threadIdx.x
+        shared[thread] = thread
+        if has_barrier:
+            numba_cuda.syncthreads()
+        out[thread] = shared[15 - thread]
+
+    out = np.zeros((2, 16), np.int32)
+    for has_barrier in (False, True):
+        kernel[1, 16](out[int(has_barrier)], has_barrier)
+    assert out[1].tolist() == list(range(15, -1, -1))
+    assert out[0, :8].min() == out[0, 8:].min() == -1
