@@ -19,10 +19,11 @@ pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main
-from gpuvec.cli.env_lookup import find_own_env, import_env_module, module_file
+from gpuvec.cli.env_lookup import find_own_env
 from gpuvec.cli.processes import torchrun_command
 from gpuvec.engine.backends.cache.store import is_file_remembered
 from gpuvec.errors import CheckpointError
+from gpuvec.learners.runs.trusted_code import import_code, module_file
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 HOVER = next(code for code in re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S) if code.startswith('"""Hover'))
@@ -140,7 +141,7 @@ def import_from(folder: Path, module: str, remember: bool = False) -> None:
         if remember:
             find_own_env(f"{module}:own/Pole-v0")
         else:
-            import_env_module(f"{module}:own/Pole-v0", trust=False, path=Path("run"))
+            import_code({"all": {"env": f"{module}:own/Pole-v0"}}, "run", trust=False)
             assert gym.spec("own/Pole-v0")
 
 

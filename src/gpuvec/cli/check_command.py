@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import gymnasium as gym
 import tyro
 
-from gpuvec.cli.env_lookup import search_working_folder
 from gpuvec.cli.terminal import print_lines
 from gpuvec.errors import AuthoringError, GpuvecError
+from gpuvec.learners.runs.trusted_code import search_working_folder
 from gpuvec.spec import Environment, SingleAgentEnv
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import gymnasium as gym
 import tyro
 
-from gpuvec.cli.env_lookup import search_working_folder
 from gpuvec.cli.text_table import print_table
+from gpuvec.learners.runs.trusted_code import search_working_folder
 from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from gpuvec.cli.env_lookup import find_own_env, import_env_module
+from gpuvec.cli.env_lookup import find_own_env
 from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
 from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
@@ -223,9 +223,11 @@ def resume(
         return (resume_search if is_search(run) else resume_population)(run, total_steps, trust, checkpoint_every)
 
     def settings_of_run(checkpoint: Mapping[str, Any]) -> dict[str, TrainingArgs]:
-        return _settings_to_resume(checkpoint, run, total_steps, trust)
+        return _settings_to_resume(checkpoint, run, total_steps)
 
-    return _continue_run(run, settings_of_run, deterministic_shards, log, checkpoint_every, episodes, live)
+    return _continue_run(
+        run, settings_of_run, deterministic_shards, log, checkpoint_every, episodes, live, trust=trust
+    )  # fmt: skip
 
 
 def _continue_run(
@@ -237,6 +239,7 @@ def _continue_run(
     episodes: int,
     live: LiveSettings | None,
     token: str | None = None,
+    trust: bool = False,
 ) -> int:
     """Continues a run from its newest checkpoint; `settings_of_run` returns {role: settings} after checks of it."""
     with waiting("loading PyTorch"):
@@ -249,7 +252,7 @@ def _continue_run(
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(run))
         lock_run(folder)
-        checkpoint = load_newest(folder)
+        checkpoint = load_newest(folder, trust)
         policies = settings_of_run(checkpoint)
         args = next(iter(policies.values()))
         if checkpoint["iteration"] >= args.iterations:
@@ -306,14 +309,12 @@ def print_changes(changes: Mapping[str, tuple[str | None, str | None]]) -> None:
         print_lines(f"{name} was {before} and is {now} now: numbers may differ from those of a run that was not stopped")
 
 
-def _settings_to_resume(
-    checkpoint: Mapping[str, Any], path: Path, total_steps: int | None, trust: bool
-) -> dict[str, TrainingArgs]:
+def _settings_to_resume(checkpoint: Mapping[str, Any], path: Path, total_steps: int | None) -> dict[str, TrainingArgs]:
     """The settings of each role with which a checkpoint continues, after checks that need them; `path` is that of the run.
 
     Raises:
         StateError: a policy was not trained.
-        CheckpointError: the module of the environment is not trusted, or the settings need a larger network than there is.
+        CheckpointError: the settings need a larger network than there is.
         gymnasium.error.Error: there is no such environment.
     """
     from gpuvec.learners.runs.checkpoint import require_trained_policies
@@ -322,7 +323,6 @@ def _settings_to_resume(
     require_trained_policies(checkpoint, path)
     policies = {role: args_from_dict(settings) for role, settings in checkpoint["args"].items()}
     for role, args in policies.items():
-        import_env_module(args.env, trust, path)
         require_network_size(args, checkpoint["policies"][role]["network"])
     if total_steps is not None:
         policies = {role: replace(args, total_steps=total_steps) for role, args in policies.items()}

@@ -22,7 +22,7 @@ from gpuvec.learners.evaluation.players import Act, Player, PolicyNetwork, polic
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy_files.policy_schema import require_tensors, tensor_type
 from gpuvec.learners.runs.checkpoint_schema import require_network_size
-from gpuvec.learners.runs.content_checks import require_trusted
+from gpuvec.learners.runs.trusted_code import require_imported
 
 # Checking whether all episodes are over synchronises with a GPU, which costs more than a few steps.
 STEPS_BETWEEN_CHECKS = 32
@@ -160,8 +160,8 @@ def load_policy(
         CheckpointError: the environment is in a module that is not imported, or the settings describe a larger network.
     """
     role = trained_role(checkpoint, role)
+    require_imported(checkpoint["args"])
     args = args_from_dict(checkpoint["args"][role])
-    require_trusted(args.env)
     spaces = find_agent_spaces(args.env, args.params, device, role)
     return args, make_trained_network(args, spaces, checkpoint["policies"][role]["network"], body).to(device)
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuvec.errors import CheckpointError, MissingExtraError
 from gpuvec.learners.policy_files.policy_schema import parse_description, require_dtypes, split_tensors
+from gpuvec.learners.runs.content_checks import require_settings
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.trusted_code import import_code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,12 +67,13 @@ def to_bytes(description: Mapping[str, Any], networks: Mapping[str, Mapping[str,
     return content
 
 
-def read_policy_file(path: Path | str, framework: str = "pt") -> dict[str, Any]:
+def read_policy_file(path: Path | str, framework: str = "pt", trust: bool = False) -> dict[str, Any]:
     """Reads a policy file. It is only data: nothing in it is executed.
 
     Args:
         path: the path of the file.
         framework: "pt" for tensors on the CPU, or "numpy" for arrays, which needs no PyTorch.
+        trust: whether the modules that it names may be imported, which runs their code.
 
     Returns:
         {"args": {role: settings}, "policies": {role: {"network": {name: tensor}}}}, as in a checkpoint; and "spaces" and
@@ -78,7 +81,8 @@ def read_policy_file(path: Path | str, framework: str = "pt") -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file is not a policy file, is of another version, or is damaged.
+        CheckpointError: the file is not a policy file, is of another version, or is damaged, or names a module that is neither
+            imported nor trusted.
         MissingExtraError: safetensors is not installed.
     """
     _require_safetensors()
@@ -108,6 +112,9 @@ def read_policy_file(path: Path | str, framework: str = "pt") -> dict[str, Any]:
             f"{path} cannot be read as a policy file: {error}. The file is damaged or of another kind: copy it again, or "
             "export the policy again."
         ) from error
+    import_code(contents["args"], path, trust)
+    for role, settings in contents["args"].items():
+        require_settings(settings, f"{path} cannot be used as a policy file: policies.{role}.settings")
     return {**contents, "policies": {role: {"network": network} for role, network in networks.items()}}
 
 

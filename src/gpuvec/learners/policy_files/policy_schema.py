@@ -25,7 +25,7 @@ import gpuvec
 from gpuvec.errors import CheckpointError, StateError
 from gpuvec.learners.config.training_config import OnPolicyArgs, TrainingArgs
 from gpuvec.learners.environments import AgentSpaces
-from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_roles, require_settings
+from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_roles
 from gpuvec.learners.runs.records import parse_json
 
 FORMAT = 1  # the version of the structure, increased by each change that makes older files unreadable
@@ -96,7 +96,7 @@ def _bound(values: Any) -> Any:
 
 
 def parse_description(text: str) -> dict[str, Any]:
-    """Parses and checks the description in the header of a file.
+    """Parses the description in the header of a file, and checks its structure. Settings and spaces are not checked yet.
 
     Args:
         text: the JSON.
@@ -123,9 +123,7 @@ def parse_description(text: str) -> dict[str, Any]:
         require_keys(require_mapping(policy, path), ("settings", "spaces"), path, exact=True)
         settings = require_mapping(policy["settings"], f"{path}.settings")
         settings = {**_to_tuples(settings), **{name: values[name] for name in ENV_SETTINGS}}
-        settings = {**ADDED_SETTINGS, **settings}
-        require_settings(settings, f"{path}.settings")
-        args[role], spaces[role] = settings, require_mapping(policy["spaces"], f"{path}.spaces")
+        args[role], spaces[role] = {**ADDED_SETTINGS, **settings}, require_mapping(policy["spaces"], f"{path}.spaces")
     if not isinstance(values["gpuvec"], str):
         raise CheckpointError(f"gpuvec must be the version that wrote the file, got {reprlib.repr(values['gpuvec'])}.")
     return {"args": args, "spaces": spaces, "gpuvec": values["gpuvec"]}

@@ -108,24 +108,6 @@ def require_keys(mapping: Mapping[Any, Any], expected: tuple[str, ...], path: st
         raise CheckpointError(f"{path or 'it'} {' and '.join(problems)}.")
 
 
-def require_trusted(env_id: str) -> None:
-    """Checks that a checkpoint does not name a module that is not imported yet.
-
-    Args:
-        env_id: the id of the checkpoint's environment, "module:id" or "id".
-
-    Raises:
-        CheckpointError: the module is not imported.
-    """
-    module, _, id = env_id.rpartition(":")
-    if module and module not in sys.modules:
-        raise CheckpointError(
-            f"the checkpoint is of {id} in the module {module!r}, which is not imported, and importing it runs its code. If "
-            f"you trust it, give --trust, or in Python `import {module}` before. After a training of your own on this machine "
-            "no option is needed, as long as the name leads to the same file."
-        )
-
-
 def describe(value: object) -> str:
     """Returns the type of a value and its start, for a message.
 

@@ -8,7 +8,6 @@ on its standard output is a line of JSON, {"iteration": 120, "error": ""}.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -84,11 +83,7 @@ def record_request(folder: RunFolder, request: Request, rows: int, seed: int) ->
     name = policy_name(request.iteration)
     folder.write(name, request.policy)
     path = folder.path / name
-    contents = read_policy_file(path, "numpy")
-    for settings in contents["args"].values():
-        module, _, _ = settings["env"].rpartition(":")
-        if module:  # the training, whose policy it is, imported it too
-            importlib.import_module(module)
+    contents = read_policy_file(path, "numpy", trust=True)  # the training, whose policy it is, imported the same modules
     policy: Any = None
     if needs_torch(contents):  # which takes seconds and 300 MB
         from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
