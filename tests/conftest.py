@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets the same environment variables for every test, and creates a cache folder for the run.
+    """Sets the same environment variables for every test, and creates a folder for the cache and the key of the run.
 
     The processes of a run share its compiled code; the folder is removed at the end, unless it is given.
     """
@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
         config.add_cleanup(folder.cleanup)
         os.environ["GPUVEC_CACHE"] = config.getoption("compiled_code") or folder.name
+        os.environ["XDG_CONFIG_HOME"] = folder.name  # where the key is created
 
 
 def _variant(item: pytest.Item) -> str | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gymnasium as gym
 
-from gpuvec.engine.backends.cache.store import remember_file
-from gpuvec.learners.runs.trusted_code import module_file, search_working_folder
+from gpuvec.cli.terminal import print_lines
+from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.runs.trusted_code import search_working_folder, signing_problem
 from gpuvec.registration import find_env_spec
 
 
 def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
     """The spec of the environment that the user's command line names.
 
-    Its module is imported, and remembered: a run that names the same file later needs no --trust, since the user has run this
-    file before.
+    Its module is imported. If what the user trains with it will need --trust all the same, this is printed.
 
     Args:
         env_id: the id of the environment, "module:id" or "id".
@@ -24,6 +24,6 @@ def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
     if ":" in env_id:
         search_working_folder()
     spec = find_env_spec(env_id)
-    if (file := module_file(env_id.rpartition(":")[0])) is not None:
-        remember_file(file)
+    if problem := signing_problem({ALL: {"env": env_id}}):
+        print_lines(f"trust      {problem}")
     return spec

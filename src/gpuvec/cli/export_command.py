@@ -36,11 +36,16 @@ def export(
         raise FileExistsError(f"{to} exists: give another name, or --force to replace it.")
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
+        from gpuvec.learners.algorithms import args_to_dict
         from gpuvec.learners.policy_files.export import export_policy
+        from gpuvec.learners.runs.trusted_code import signing_problem
 
     trained_policy = find_policy(policy, trust=trust)
     with waiting(f"exporting {policy}"):
         export_policy(trained_policy, format, to, role, overwrite=force)
     check = "" if format == "safetensors" else ", which computes what the network computes on random observations"
     print_lines(f"exported   {to} ({to.stat().st_size:,} bytes){check}")
+    if format == "safetensors":
+        problem = signing_problem({role: args_to_dict(args) for role, args in trained_policy.args.items()})
+        print_lines(*([f"trust      {problem}"] if problem else []))
     return 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpuvec.errors import CheckpointError, MissingExtraError
 from gpuvec.learners.policy_files.policy_schema import parse_description, require_dtypes, split_tensors
 from gpuvec.learners.runs.content_checks import require_settings
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.trusted_code import import_code
+from gpuvec.learners.runs.trusted_code import SIGNATURE, Signature, digest_of, import_code, sign
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +64,11 @@ def to_bytes(description: Mapping[str, Any], networks: Mapping[str, Mapping[str,
         for role, network in networks.items()
         for name, tensor in network.items()
     }
-    content = save(tensors, {DESCRIPTION: json.dumps(description)})
+    metadata = {DESCRIPTION: json.dumps(description)}
+    policies = {role: {**each["settings"], "env": description["env"]} for role, each in description["policies"].items()}
+    if signature := sign(policies, _digest(metadata[DESCRIPTION], tensors)):
+        metadata[SIGNATURE] = signature
+    content = save(tensors, metadata)
     if len(content) > MAX_BYTES:
         raise ValueError(f"the networks have {len(content):,} bytes, and a policy file at most {MAX_BYTES:,}.")
     return content
@@ -104,7 +111,8 @@ def read_policy_file(path: Path | str, framework: str = "pt", trust: bool = Fals
                 raise CheckpointError(f"its header has no {DESCRIPTION}, so that gpuvec did not write it.")
             contents = parse_description(metadata[DESCRIPTION])
             require_dtypes({name: file.get_slice(name).get_dtype() for name in names})
-            networks = split_tensors({name: file.get_tensor(name) for name in names}, contents["args"])
+            tensors = {name: file.get_tensor(name) for name in names}
+            networks = split_tensors(tensors, contents["args"])
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be used as a policy file: {error}") from error
     except (SafetensorError, OSError) as error:
@@ -112,10 +120,21 @@ def read_policy_file(path: Path | str, framework: str = "pt", trust: bool = Fals
             f"{path} cannot be read as a policy file: {error}. The file is damaged or of another kind: copy it again, or "
             "export the policy again."
         ) from error
-    import_code(contents["args"], path, trust)
+    signature = Signature(metadata.get(SIGNATURE), lambda: _digest(metadata[DESCRIPTION], tensors))
+    import_code(contents["args"], path, trust, signature)
     for role, settings in contents["args"].items():
         require_settings(settings, f"{path} cannot be used as a policy file: policies.{role}.settings")
     return {**contents, "policies": {role: {"network": network} for role, network in networks.items()}}
+
+
+def _digest(description: str, tensors: Mapping[str, Any]) -> bytes:
+    """The SHA-256 of all that a policy file contains; `tensors` is {name: tensor on the CPU, or array}."""
+    content = hashlib.sha256(digest_of(description))
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(np.asarray(tensors[name]))
+        content.update(digest_of([name, array.dtype.str, array.shape]))
+        content.update(array.tobytes())
+    return content.digest()
 
 
 def _require_safetensors() -> None:

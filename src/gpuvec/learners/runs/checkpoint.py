@@ -9,6 +9,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,7 @@ import torch
 from gpuvec.errors import CheckpointError, RunWriteError, StateError
 from gpuvec.learners.runs.checkpoint_shards import require_shards
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.signed_archives import archive_signature, write_signed
 from gpuvec.learners.runs.trusted_code import import_code
 
 CHECKPOINTS_TO_KEEP = 2
@@ -59,7 +61,7 @@ def save_to_folder(folder: RunFolder, checkpoint: Mapping[str, Any]) -> Path:
     name = f"checkpoint-{checkpoint['iteration']}.pt"
     try:
         with folder.open_replacement(name) as file:
-            torch.save(dict(checkpoint), file)
+            write_signed(file, partial(torch.save, dict(checkpoint)), checkpoint["args"])
     except RunWriteError as error:
         names = checkpoint_names(folder)
         remedy = f"The newest checkpoint is {folder.path / names[-1]}." if names else "There is no earlier checkpoint."
@@ -183,7 +185,7 @@ def _load_file(file: IO[bytes], path: Path, trust: bool) -> dict[str, Any]:
         checkpoint = load_tensors(file)
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}{hint}") from error
-    import_code(checkpoint.get("args") if isinstance(checkpoint, dict) else None, path, trust)
+    import_code(checkpoint.get("args") if isinstance(checkpoint, dict) else None, path, trust, archive_signature(file))
     try:
         return require_shards(checkpoint)
     except CheckpointError as error:

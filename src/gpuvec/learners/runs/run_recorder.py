@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpuvec.learners.runs.records import PYTHON_OBJECTS, RESULT, SETTINGS
 from gpuvec.learners.runs.restarts import JobRun, new_token, publish_run, require_same_settings
 from gpuvec.learners.runs.run_writer import RunWriter, has_no_run
 from gpuvec.learners.runs.summary import read_record
+from gpuvec.learners.runs.trusted_code import signing_problem
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.torchrun import Sharding, number_of_shards, read_launch
 
@@ -165,6 +167,9 @@ def record_run(
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}.")
     processes.require_equal({"checkpoint_every": str(checkpoint_every)})  # all gather a checkpoint at the same time
+    policies = {role: args_to_dict(config) for role, config in configs.items() if isinstance(config, TrainingArgs)}
+    if processes.rank == 0 and (problem := signing_problem(policies)):
+        warnings.warn(problem, stacklevel=2)
     with ExitStack() as stack:
         folder, first_iteration = _begun_folder(path, processes.rank == 0), 0
         if folder is not None:

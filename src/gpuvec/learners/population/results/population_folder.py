@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.npz_files import NpzReader, write_npz
 from gpuvec.learners.runs.records import POPULATION, VERSIONS, to_json
 from gpuvec.learners.runs.run_writer import RunWriter, collect_versions, create_run_folder
+from gpuvec.learners.runs.signed_archives import archive_signature, write_signed
 from gpuvec.learners.runs.trusted_code import import_code
 
 STATE = "state/"  # the beginning of the names of the arrays of the state
@@ -96,7 +98,7 @@ class PopulationWriter:
         }  # fmt: skip
         content = {**history.arrays(), **state_to_arrays(result.state, STATE), **arrays}
         with folder.open_replacement(POPULATION) as file:
-            write_npz(file, content, record)
+            write_signed(file, partial(write_npz, arrays=content, record=record), {ALL: record["base"]})
         return folder.path
 
     def finish(self, result: PopulationResult, num_best: int, part: FilePart | None = None) -> Path:
@@ -254,7 +256,7 @@ def read_population(reader: NpzReader, record: Mapping[str, Any], trust: bool) -
     Raises:
         CheckpointError: the file is damaged, or names a module that is neither imported nor trusted.
     """
-    import_code({ALL: record["base"]}, reader.name, trust)
+    import_code({ALL: record["base"]}, reader.name, trust, archive_signature(reader.file))
     history = read_history(reader, record["num_agents"])
     try:
         args = _population_args(record["base"], history)

@@ -36,7 +36,7 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.npz_files import NpzReader, flatten, to_npz, write_npz
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, VERSIONS, parse_json, to_json
 from gpuvec.learners.runs.run_writer import collect_versions, create_run_folder
-from gpuvec.learners.runs.trusted_code import import_code
+from gpuvec.learners.runs.trusted_code import SIGNATURE, Signature, digest_of, import_code, sign
 
 PROGRESS, TRIALS_PICTURE = "progress.npz", "trials.png"
 TRIAL, HISTORY, STATE = "trial/", "history/", "state/"  # the beginnings of the names of arrays in the progress
@@ -73,7 +73,9 @@ class SweepWriter:
     def _write_record(self, finished_parts: int, **result: Any) -> None:
         """Writes sweep.json."""
         assert self._folder is not None, "it is open"
-        self._folder.write(SWEEP, to_json({**args_record(self._args), "finished_parts": finished_parts, **result}))
+        record = {**args_record(self._args), "finished_parts": finished_parts, **result}
+        signature = sign({ALL: record["base"]}, digest_of(record))
+        self._folder.write(SWEEP, to_json({**record, SIGNATURE: signature} if signature else record))
 
     def close(self) -> None:
         """Unlocks and closes the folder."""
@@ -178,7 +180,10 @@ def load_sweep(folder: RunFolder, trust: bool = False) -> tuple[SweepArgs, Sweep
         raise FileNotFoundError(
             f"{folder.path} is not the folder of a search: it has no {SWEEP}. `gpuvec sweep` creates one."
         ) from None
-    import_code({ALL: record.get("base")} if isinstance(record, dict) else None, folder.path / SWEEP, trust)
+    if isinstance(record, dict):
+        text = record.pop(SIGNATURE, None)
+        signature = Signature(text if isinstance(text, str) else None, lambda: digest_of(record))
+        import_code({ALL: record.get("base")}, folder.path / SWEEP, trust, signature)
     try:
         args = _parse_args(record)
     except (CheckpointError, ValueError, TypeError) as error:
