@@ -14,6 +14,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
+from gpuvec.signing_key import KeyUnusable, key_path, read_key
+
 REQUIRED_EXTRAS = {  # distribution -> the extra of gpuvec that installs it, "" for a dependency of gpuvec itself
     "numpy": "",
     "gymnasium": "",
@@ -45,7 +47,7 @@ class Driver(NamedTuple):
 class Finding(NamedTuple):
     """One line of the report."""
 
-    area: str  # "package", "driver", "toolkit", "device" or "output"
+    area: str  # "package", "driver", "toolkit", "device", "output" or "key"
     name: str
     works: bool
     detail: str  # a version, a path, or why it does not work
@@ -113,6 +115,7 @@ def collect_findings() -> list[Finding]:
         *_check_toolkit(gpu_extra),
         *devices,
         *_check_outputs(working_devices, gpu_extra),
+        _check_key(),
     ]
 
 
@@ -199,6 +202,16 @@ def _check_outputs(working_devices: tuple[str, ...], gpu_extra: str) -> list[Fin
         detail = "; ".join([", ".join(usable) or "on no device", *unusable])
         findings.append(Finding("output", name, bool(usable), detail))
     return findings
+
+
+def _check_key() -> Finding:
+    """Whether files that this user writes can be signed, without which runs of an environment of his own need --trust."""
+    try:
+        is_there, path = read_key() is not None, key_path()
+    except KeyUnusable as error:
+        return Finding("key", "signature", False, str(error))
+    creation = "" if is_there else ", which the first training that needs it creates"
+    return Finding("key", "signature", True, f"{path}{creation}")
 
 
 def _torch_problem(device: str) -> str:
