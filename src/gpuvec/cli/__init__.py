@@ -58,6 +58,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     from gpuvec.cli.check_command import check
     from gpuvec.cli.compare_command import compare
     from gpuvec.cli.doctor_command import doctor
+    from gpuvec.cli.env_lookup import import_own_module
     from gpuvec.cli.envs_command import envs
     from gpuvec.cli.eval_command import evaluate
     from gpuvec.cli.export_command import export
@@ -74,6 +75,8 @@ def run_command(arguments: Sequence[str] | None) -> int:
     options = parse_options(arguments, "env", "device", "algorithm", "population")
     if list(sys.argv[1:] if arguments is None else arguments)[:1] == ["sweep"]:  # which trains a population
         options["population"] = "1"
+    if ":" in (algorithm := options.get("algorithm", "")):
+        import_own_module(algorithm, "algorithm")
     settings = tuned_settings(**options)
     commands: dict[str, Callable[..., int]] = {
         "train": with_defaults(train, settings=settings),

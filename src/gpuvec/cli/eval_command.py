@@ -41,7 +41,8 @@ def evaluate(
         params: parameters of the environment, such as --params gravity 3.7. By default those of --evaluate-params in the
             training.
         training_params: evaluate with the parameters of the training, but for those of --params.
-        trust: import the Python module that the policy names for its environment. Importing runs the module's code.
+        trust: import the Python modules that the policy names for its environment, algorithm and network. Importing runs their
+            code.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}.")

@@ -32,7 +32,8 @@ def export(
         to: the file, which ends with .safetensors, .onnx, .pt2 or .h.
         role: the role of the policy, if there are several. A policy file has all of them by default.
         force: replace the file if it exists.
-        trust: import the Python module that the policy names for its environment. Importing runs the module's code.
+        trust: import the Python modules that the policy names for its environment, algorithm and network. Importing runs their
+            code.
     """
     if to.exists() and not force:
         raise FileExistsError(f"{to} exists: give another name, or --force to replace it.")

@@ -35,7 +35,8 @@ def record(
         fps: pictures per second; by default the environment's own speed.
         stochastic: draw actions from the policy instead of taking the likeliest action.
         device: auto, cpu, cuda or cuda:1.
-        trust: import the Python module that the policy names for its environment. Importing runs the module's code.
+        trust: import the Python modules that the policy names for its environment, algorithm and network. Importing runs their
+            code.
         force: replace the file if it exists.
     """
     for name, number in (("rows", rows), ("steps", steps)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from gpuvec.cli.env_lookup import find_own_env
+from gpuvec.cli.env_lookup import find_own_env, import_own_module
 from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
 from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     from gpuvec.learners.runs.run_writer import RunWriter
     from gpuvec.replay.live.process import LiveSettings
 
-if TYPE_CHECKING:
-    AlgorithmName = str
-else:  # the choices on the command line are the algorithms of the registry, which a type checker cannot evaluate
-    AlgorithmName = Literal[tuple(ALGORITHMS)]
+AlgorithmName = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(ALGORITHMS)},MODULE:NAME}}")]
 MAX_WATCH_SECONDS = 1_000_000
 Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
 CheckpointEvery = Annotated[
@@ -69,7 +66,8 @@ def train(
         settings: the settings of the algorithm. Those that you do not set are tuned for the environment. `--num-envs auto`
             measures which number of environments, and which length of rollouts, make most steps per second.
         algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), or ddpg (deep deterministic policy
-            gradient, for continuous actions). Each has its own settings: `gpuvec train --algorithm ddpg --help` lists them.
+            gradient, for continuous actions), or module:name for one that a module of yours registers. Each has its own
+            settings: `gpuvec train --algorithm ddpg --help` lists them.
         runs: the folder in which the run folder is created.
         checkpoint_every: iterations between two checkpoints. There is always one at the end; the last two are kept, and of a
             population the last one.
@@ -90,6 +88,8 @@ def train(
     live = live_settings(watch, watch_rows)
     require_packages(log)
     find_own_env(settings.env)  # an unknown id fails here, before torch is imported
+    if settings.network is not None:
+        import_own_module(settings.network, "network")
     if population:
         refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
         return _train_population(settings, population, runs, best, checkpoint_every)
@@ -211,7 +211,8 @@ def resume(
         episodes: the number of episodes in the evaluation at the end.
         watch: seconds between two live replays, which `gpuvec watch RUN --live` shows. Without it there are none.
         watch_rows: the number of environments of a live replay.
-        trust: import the Python module that the checkpoint names for its environment. Importing runs the module's code.
+        trust: import the Python modules that the checkpoint names for its environment, algorithm and network. Importing runs
+            their code.
         deterministic_shards: add the parts of several processes in a fixed order.
         start: the processes that this command starts; their number must divide that of the shards of the run.
     """
@@ -313,10 +314,11 @@ def _settings_to_resume(checkpoint: Mapping[str, Any], path: Path, total_steps: 
     """The settings of each role with which a checkpoint continues, after checks that need them; `path` is that of the run.
 
     Raises:
-        StateError: a policy was not trained.
+        StateError: a policy was not trained, or its network is not a class of a module.
         CheckpointError: the settings need a larger network than there is.
         gymnasium.error.Error: there is no such environment.
     """
+    from gpuvec.learners.networks.named_network import find_network
     from gpuvec.learners.runs.checkpoint import require_trained_policies
     from gpuvec.learners.runs.checkpoint_schema import require_network_size
 
@@ -324,6 +326,8 @@ def _settings_to_resume(checkpoint: Mapping[str, Any], path: Path, total_steps: 
     policies = {role: args_from_dict(settings) for role, settings in checkpoint["args"].items()}
     for role, args in policies.items():
         require_network_size(args, checkpoint["policies"][role]["network"])
+        if args.network is not None:
+            find_network(args.network)
     if total_steps is not None:
         policies = {role: replace(args, total_steps=total_steps) for role, args in policies.items()}
     if (launch := read_launch()) is not None and launch.size > 1:  # each process has the GPU of its number

@@ -212,7 +212,8 @@ def _train(
 def _title(policies: Mapping[str, TrainingArgs], num_processes: int) -> str:
     """The line above the progress of a training."""
     args = next(iter(policies.values()))
-    names = " and ".join(dict.fromkeys(algorithm_name(each).upper() for each in policies.values()))
+    algorithms = (algorithm_name(each).rpartition(":")[2] for each in policies.values())
+    names = " and ".join(dict.fromkeys(name.upper() for name in algorithms))
     device = args.device if num_processes == 1 else f"{args.device.partition(':')[0]} in {num_processes} processes"
     return f"{names} on {args.env}, {args.num_envs} environments on {device}, seed {args.seed}"
 

@@ -50,7 +50,8 @@ def watch(
         stochastic: draw actions from the policy instead of taking the likeliest action.
         device: auto, cpu, cuda or cuda:1.
         open: whether a browser opens the file, if there is one.
-        trust: import the Python module that a policy names for its environment. Importing runs the module's code.
+        trust: import the Python modules that a policy names for its environment, algorithm and network. Importing runs their
+            code.
         force: replace the file if it exists.
         live: serve the live replays of one run folder, and refresh the page by itself.
         port: of the live view on the loopback address, 127.0.0.1; 0 for one that is free.

@@ -10,6 +10,7 @@ The modules::
     iterations        the loop of a training, and its reports
     policy_configs    the policies of a training, as its caller describes them
     algorithms        the registry of algorithms
+    own_loss          losses and metrics of users
     config            settings, and those tuned for an environment
     networks          policies and value functions
     sampling          sampling of actions

@@ -27,8 +27,10 @@ def require_settings(values: object, path: str) -> None:
     if "algorithm" not in settings:
         raise CheckpointError(f"{path} lacks algorithm.")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        module = algorithm.rpartition(":")[0] if isinstance(algorithm, str) else ""
         raise CheckpointError(
-            f"{path} is of the algorithm {reprlib.repr(algorithm)}; this version has {', '.join(ALGORITHMS)}."
+            f"{path} is of the algorithm {reprlib.repr(algorithm)}; this version has {', '.join(ALGORITHMS)}"
+            + (f", and the module {module} registers no other." if module else ".")
         )
     require_keys(settings, ("algorithm", *setting_types(ALGORITHMS[algorithm].args_class)), path, exact=True)
     try:

@@ -270,7 +270,8 @@ def create_run_folder(runs: Path | str, env: str, algorithm: str, seed: int) -> 
         seed: the seed of the training.
     """
     env_name = re.sub(r"[^\w.-]+", "-", env)
-    path = Path(runs) / f"{env_name}__{algorithm}__{seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    algorithm_name = algorithm.rpartition(":")[2]
+    path = Path(runs) / f"{env_name}__{algorithm_name}__{seed}__{time.strftime('%Y%m%d-%H%M%S')}"
     # Runs may start in the same second.
     for attempt in range(1, 1000):
         candidate = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")

@@ -30,7 +30,7 @@ from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.records import parse_json
 from gpuvec.signing_key import KeyUnusable, key_path, read_key, read_or_create_key
 
-CODE_SETTINGS = ("env",)
+CODE_SETTINGS = ("env", "algorithm", "network")
 """Settings of a policy that name code as "module:name"; a name without a module is one of gpuvec."""
 SIGNATURE = "signature"  # its name in files that have names for their parts
 
@@ -242,6 +242,29 @@ def _is_private_group(gid: int) -> bool:
     except KeyError:
         return False
     return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def import_named_module(name: str, kind: str) -> None:
+    """Imports the module in a name that the user gave, which needs no trust.
+
+    Args:
+        name: "module:object".
+        kind: what it is the name of, for the message.
+
+    Raises:
+        ValueError: there is no such module. Another error in the module is raised as it is.
+    """
+    module = name.rpartition(":")[0]
+    try:
+        importlib.import_module(module)
+    except (ModuleNotFoundError, TypeError) as error:  # the latter for a name that begins with a dot
+        missing = getattr(error, "name", None)
+        if isinstance(error, ModuleNotFoundError) and not (missing and f"{module}.".startswith(f"{missing}.")):
+            raise
+        raise ValueError(
+            f"{kind} {name!r}: there is no module {missing or module!r}. Give module:name of one in the working folder, or "
+            "of an installed package."
+        ) from error
 
 
 def search_working_folder() -> None:
