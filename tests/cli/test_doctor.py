@@ -15,6 +15,7 @@ import pytest
 
 from gpuvec import doctor
 from gpuvec.doctor import Driver, Finding, Gpu
+from gpuvec.errors import install_command
 from gpuvec.signing_key import key_path, read_or_create_key
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +126,7 @@ def test_remedies_name_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(doctor, "find_driver", lambda: H200._replace(cuda_version=(12, 2)))
     findings = doctor.collect_findings()
     for area, name in (("package", "cupy"), ("toolkit", "nvrtc"), ("device", "cuda")):
-        assert find_finding(findings, area, name).remedy == 'pip install "gpuvec[cuda12]"'
+        assert find_finding(findings, area, name).remedy == install_command("cuda12")
     assert find_finding(findings, "driver", "cuda:0").detail == "NVIDIA H200, 141 GiB"
 
 

@@ -294,7 +294,7 @@ def test_a_missing_package_names_its_extra(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     draw = curves_png.draw_png if option == "--png" else curves_html.draw_html
-    with pytest.raises(MissingExtraError, match=rf'needs {package} .*pip install "gpuvec\[{extra}\]"'):
+    with pytest.raises(MissingExtraError, match=rf'needs {package} .*pip install .*\[{extra}\]"'):
         draw([one_panel()], "steps")
     assert main(["plot", str(runs), option, str(tmp_path / "file")]) == 1
     assert list(tmp_path.iterdir()) == []

@@ -70,7 +70,7 @@ class TestCanvas:
     def test_without_pillow_the_error_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "PIL", None)
         canvas = Canvas(4, 4)
-        with pytest.raises(MissingExtraError, match=r"gpuvec\[render\]"):
+        with pytest.raises(MissingExtraError, match=r"pip install .*\[render\]"):
             canvas.array()
 
     def test_cells_fill_the_picture(self):

@@ -65,7 +65,7 @@ def test_an_mp4_has_the_pictures_and_the_speed(episodes, tmp_path) -> None:
 
 def test_without_the_package_the_error_names_the_extra(episodes, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingExtraError, match=r"gpuvec\[video\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[video\]"):
         encode_video(video_frames(episodes), ".mp4", 25.0)
 
 

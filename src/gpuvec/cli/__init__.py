@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 
 from gpuvec.cli.terminal import print_lines
-from gpuvec.errors import GpuvecError
+from gpuvec.errors import GpuvecError, install_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import tyro  # noqa: F401  # imported first, because a missing tyro has its own message
     except ModuleNotFoundError:
-        print_lines('gpuvec: the command line needs tyro, which is not installed: pip install "gpuvec[train]"', is_error=True)
+        message = f"gpuvec: the command line needs tyro, which is not installed: {install_command('train')}"
+        print_lines(message, is_error=True)
         return 1
     from gpuvec.cli.processes import output_of_first_process, reports_errors
 
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with path_restored(), output_of_first_process():
             return run_command(arguments)
     except (GpuvecError, gym.error.Error, OSError, MemoryError, ModuleNotFoundError, ValueError) as error:
-        remedy = ': pip install "gpuvec[train]"' if getattr(error, "name", None) in ("torch", "rich") else ""
+        remedy = f": {install_command('train')}" if getattr(error, "name", None) in ("torch", "rich") else ""
         if reports_errors(error):
             print_lines(f"gpuvec: {in_one_line(error)}{remedy}", is_error=True)
         return getattr(error, "exit_status", 1)

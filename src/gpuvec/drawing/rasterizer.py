@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuvec.drawing.marks import GREY, ROLE_COLOURS, WHITE, Agents, Circle, Grid, Mark, Points, Polygon, Polyline
 from gpuvec.drawing.symbols import symbol_of_role
-from gpuvec.errors import MissingExtraError
+from gpuvec.errors import MissingExtraError, install_command
 
 OVERSAMPLING = 4  # of each axis; pixels of the picture are means
 ANGLES = np.linspace(0.0, 2.0 * np.pi, 64, endpoint=False)
@@ -31,9 +31,7 @@ def rasterize(width: int, height: int, marks: Sequence[Mark]) -> NDArray[np.uint
     try:
         from PIL import Image, ImageDraw
     except ImportError as error:
-        raise MissingExtraError(
-            "Pictures need Pillow, which is not installed. Install the extra: pip install 'gpuvec[render]'."
-        ) from error
+        raise MissingExtraError(f"pictures need Pillow, which is not installed: {install_command('render')}") from error
     image = Image.new("RGB", (width * OVERSAMPLING, height * OVERSAMPLING), WHITE)
     draw = ImageDraw.Draw(image)
     for mark in marks:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.episode import Episode
-from gpuvec.errors import MissingExtraError, ReplayError
+from gpuvec.errors import MissingExtraError, ReplayError, install_command
 from gpuvec.replay.scene import draw_frames
 
 GAP = 8  # pixels between the pictures of two episodes
@@ -85,7 +85,7 @@ def _encode_mp4(frames: Iterable[Frame], fps: float) -> bytes:
         import imageio_ffmpeg
     except ImportError as error:
         raise MissingExtraError(
-            "MP4 needs imageio-ffmpeg, which is not installed. Install the extra, pip install 'gpuvec[video]', or write a .gif."
+            f"MP4 needs imageio-ffmpeg, which is not installed: {install_command('video')}, or write a .gif."
         ) from error
     frames = iter(frames)
     first = next(frames)

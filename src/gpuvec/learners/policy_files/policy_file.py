@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuvec.errors import CheckpointError, MissingExtraError
+from gpuvec.errors import CheckpointError, MissingExtraError, install_command
 from gpuvec.learners.policy_files.policy_schema import parse_description, require_dtypes, split_tensors
 from gpuvec.learners.runs.content_checks import require_settings
 from gpuvec.learners.runs.folder import RunFolder
@@ -141,4 +141,4 @@ def _require_safetensors() -> None:
     try:
         import safetensors  # noqa: F401  # whether it is there
     except ModuleNotFoundError as error:
-        raise MissingExtraError('policy files need safetensors, which is not installed: pip install "gpuvec[train]"') from error
+        raise MissingExtraError(f"policy files need safetensors, which is not installed: {install_command('train')}") from error
