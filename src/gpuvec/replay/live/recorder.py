@@ -104,7 +104,8 @@ def main(run: str, rows: str, seed: str) -> None:
         rows: the number of environments.
         seed: of the environments.
     """
-    os.nice(LOWEST_PRIORITY)
+    if hasattr(os, "nice"):  # Windows has no such call
+        os.nice(LOWEST_PRIORITY)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an environment prints is not an answer
     with RunFolder(Path(run)) as folder:
