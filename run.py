@@ -302,7 +302,8 @@ def run_tests(command: list[str], environment: dict[str, str]) -> int:
     """
     if sys.platform == "linux":  # processes whose parent ends become children of this one, which can find and end them
         ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it runs in the background without Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     try:
         return process.wait()

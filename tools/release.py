@@ -149,9 +149,8 @@ def main(arguments: list[str]) -> int:
                 SCRIPT["run_quietly"](command, "SBOM", log)
     components = json.loads(sbom.read_text())["components"]
     sums = write_checksums([wheel, sdist, sbom])
-    print(
-        f"4 of 4  {sbom.name} has {len(components)} components; {sums.name}:\n{sums.read_text()}{publishing_steps(version, sdist)}"
-    )
+    print(f"4 of 4  {sbom.name} has {len(components)} components; {sums.name}:\n{sums.read_text()}", end="")
+    print(publishing_steps(version, sdist))
     return 0
 
 
