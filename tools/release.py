@@ -55,7 +55,7 @@ def find_problems(allow_changes: bool) -> list[str]:
 
 
 def build_files(python: str, folder: Path, log: Path) -> list[Path]:
-    """Builds the wheel and the source distribution, and returns their paths.
+    """Builds the wheel and the source distribution, and returns their paths in this order.
 
     Args:
         python: the path of an interpreter with `build`.
@@ -63,7 +63,7 @@ def build_files(python: str, folder: Path, log: Path) -> list[Path]:
         log: the file for what the build prints.
     """
     SCRIPT["run_quietly"]([python, "-m", "build", "--outdir", str(folder), str(ROOT)], "build", log)
-    return sorted(folder.iterdir(), reverse=True)  # .whl, .tar.gz
+    return sorted(folder.iterdir(), key=lambda file: file.suffix != ".whl")
 
 
 def check_file(file: Path, folder: Path) -> str:

@@ -282,7 +282,9 @@ def _installed_version(distribution: str) -> str:
 
 def _install_command(extras: str) -> str:
     """The command that installs extras of gpuvec. This file also runs where gpuvec is not installed, without its findings."""
-    return str(importlib.import_module("gpuvec.errors").install_command(extras))
+    from gpuvec.errors import install_command
+
+    return install_command(extras)
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ def release() -> dict[str, Any]:
 
 
 def test_the_version_is_the_same_in_all_files(release: dict[str, Any]) -> None:
-    assert [problem for problem in release["find_problems"](allow_changes=True)] == []
+    assert release["find_problems"](allow_changes=True) == []
 
 
 @pytest.mark.parametrize("file", ["src/gpuvec/__init__.py", "CITATION.cff", "CHANGELOG.md"])
@@ -44,6 +44,16 @@ def test_a_folder_with_other_files_is_refused(release: dict[str, Any], tmp_path:
     (tmp_path / "old.whl").touch()
     with pytest.raises(SystemExit, match=r"is not empty: remove the files of other releases"):
         release["main"](["--allow-changes", "--output", str(tmp_path)])
+
+
+def test_the_wheel_comes_before_the_source_distribution(release: dict[str, Any], tmp_path: Path) -> None:
+    def build(command: list[str], name: str, log: Path) -> None:
+        for file in ("gpuvec-0.2.0.tar.gz", "gpuvec-0.2.0-py3-none-any.whl"):
+            (Path(command[command.index("--outdir") + 1]) / file).touch()
+
+    release["SCRIPT"] = {"run_quietly": build}
+    files = release["build_files"]("python", tmp_path, tmp_path / "log")
+    assert [file.name for file in files] == ["gpuvec-0.2.0-py3-none-any.whl", "gpuvec-0.2.0.tar.gz"]
 
 
 def test_checksums_are_those_of_sha256sum(release: dict[str, Any], tmp_path: Path) -> None:
