@@ -312,9 +312,9 @@ def run_tests(command: list[str], environment: dict[str, str]) -> int:
         process.kill()
         process.wait()
         while numbers := descendants(os.getpid()):
-            for number in numbers:
+            for descendant in numbers:
                 with contextlib.suppress(OSError):
-                    os.kill(number, signal.SIGKILL)
+                    os.kill(descendant, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
