@@ -2,7 +2,6 @@
 
 python docs/images/environments.py                          # needs the extras `train` and `render`
 python docs/images/environments.py Pendulum-v1 RICE-N-v0    # these alone
-python docs/images/environments.py --screenshots FOLDER     # pages of replays; also needs chromium, chromedriver and `test`
 
 Those with a policy that comes with gpuvec are played by it, and the others by the rules below.
 """

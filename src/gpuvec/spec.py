@@ -108,10 +108,13 @@ class OptionalFields:
     """`check(p)` raises ValueError for parameters that make no sense together, with a message that names the value and what is
     allowed. None if all parameters are allowed.
     """
-    draw: Callable[[Any, Any], Canvas | NDArray[np.uint8]] | None = None
+    draw: Callable[..., Canvas | NDArray[np.uint8]] | None = None
     """`draw(s, p)` returns a picture of the state `s` of one env: a `Canvas`, or an array (height, width, 3) of uint8, which a
     replay cannot show. It runs on the host: `s` has Python numbers, NumPy arrays for `Floats`, `Ints` and `Bools`, and None for
     the field of a `NearestNeighbors` search. None if the environment cannot be rendered.
+
+    `draw(s, p, action)` is also given the action that led to the state, as the environment was given it: a number, (K,), with
+    many agents (A,) or (A, K), or {role: (n,) or (n, K)}. It is None for the first state of an episode, and after a `rollout`.
     """
     feature_names: Sequence[str] | Callable[[Any], Sequence[str]] = ()
     """The names of the features of an observation in their order, or `feature_names(p)`, which returns them. Replays show them;

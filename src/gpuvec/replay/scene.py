@@ -131,7 +131,8 @@ def draw_frames(episode: Episode) -> list[Canvas]:
     """
     pictures = []
     for t in range(len(episode.rewards) + 1):
-        picture = draw_state(episode.env, {name: values[t] for name, values in episode.states.items()}, episode.params)
+        fields = {name: values[t] for name, values in episode.states.items()}
+        picture = draw_state(episode.env, fields, episode.params, None if t == 0 else _action_of(episode, t - 1))
         if not isinstance(picture, Canvas):
             raise ReplayError(
                 f"`draw` of the environment returns {type(picture).__name__}, and a replay shows the marks of a Canvas: return "
@@ -139,6 +140,13 @@ def draw_frames(episode: Episode) -> list[Canvas]:
             )
         pictures.append(picture)
     return pictures
+
+
+def _action_of(episode: Episode, t: int) -> Any:
+    """Returns the action of a step, as functions `draw` are given it."""
+    if isinstance(episode.actions, Mapping):
+        return {role: actions[t] for role, actions in episode.actions.items()}
+    return np.asarray(episode.actions)[t][()]
 
 
 def episode_events(episode: Episode) -> list[Event]:

@@ -14,8 +14,8 @@ export class Player {
   constructor(scenes) {
     const events = scenes.flatMap((scene) => scene.events).sort((a, b) => a.frame - b.frame);
     Object.assign(this, { scenes, events, selection: null, views: [] });
-    // Trails of very many agents hide these, and are shown on demand.
-    this.showTrails = scenes.every((scene) => scene.numAgents <= MANY_AGENTS);
+    // Trails of very many agents hide these, and those on a map of cells hide the map: they are shown on demand.
+    this.showTrails = scenes.every((scene) => scene.numAgents <= MANY_AGENTS && !scene.hasMap);
     const numFrames = Math.max(...scenes.map((scene) => scene.numFrames));
     const clock = new Clock(numFrames, scenes[0].header.fps || 10, () => this.draw());
     Object.assign(this, { clock, actions: this.makeActions(clock) });

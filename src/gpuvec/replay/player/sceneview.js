@@ -81,8 +81,7 @@ export class SceneView {
     const [width, height] = [picture.clientWidth, picture.clientHeight].map((size) => Math.round(size * ratio));
     canvases.forEach((canvas) => Object.assign(canvas, { width, height }));
     this.pixel = scene.header.width / picture.clientWidth; // The size of a CSS pixel in the picture.
-    const radius = scene.agents ? symbolRadius(scene, this.pixel) : 0;
-    this.view = { scale: width / scene.header.width, radius, colours };
+    this.view = { scale: width / scene.header.width, radius: 0, colours };
     this.background = null;
     this.draw(this.player.clock.frame);
   }
@@ -140,7 +139,7 @@ export class SceneView {
     this.roles?.forEach(({ icon }, role) => {
       const context = icon.getContext("2d");
       context.clearRect(0, 0, icon.width, icon.height);
-      drawSymbol(context, scene, role, { ...this.colours, paper: "transparent" }, true, LEGEND_SIZE, LEGEND_SIZE, 12, 0);
+      drawSymbol(context, scene, role, { ...this.colours, paper: this.colours.outline }, true, LEGEND_SIZE, LEGEND_SIZE, 12, 0);
     });
     this.resize();
   }
@@ -156,7 +155,11 @@ export class SceneView {
   }
 
   drawPicture(frame) {
-    const { scene, player, pixel, view, colours, renderer, canvases: [below, , above] } = this;
+    const { scene, player, pixel, colours, renderer, canvases: [below, , above] } = this;
+    const radius = scene.agents ? symbolRadius(scene, frame, pixel) : 0;
+    // Renderers draw their images again for another view.
+    if (radius !== this.view.radius) this.view = { ...this.view, radius };
+    const { view } = this;
     const layout = scene.layoutOfFrame[frame];
     const hasTrails = player.showTrails && layout.hasAgents;
     const background = isConstant(scene, layout, layout.before) ? layout.layout : frame;
