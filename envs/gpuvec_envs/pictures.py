@@ -234,7 +234,7 @@ def tag_continuous(s: Any, p: Any) -> Canvas:
     return canvas
 
 
-class Panel(NamedTuple):
+class BarPanel(NamedTuple):
     """The axes of bars, in pixels from the lower left corner of a picture."""
 
     left: float
@@ -242,32 +242,44 @@ class Panel(NamedTuple):
     bottom: float
     top: float
     largest: float  # the value at the top
-    is_bound: bool  # whether no value is larger; otherwise larger ones are drawn at the top, whose label says so
+    is_bound: bool  # whether no value is larger; otherwise larger ones are drawn at the top, whose number says so
 
     def height_of(self, value: float) -> float:
         """Returns where a value is."""
         return self.bottom + (self.top - self.bottom) * min(max(value / self.largest, 0.0), 1.0)
 
     def draw_axes(self, canvas: Canvas, caption: str, ticks: Sequence[float]) -> None:
-        """Draws the caption above the panel, and lines with labels at some values, the last of which is the largest."""
+        """Draws the caption above the panel, and lines with numbers at some values.
+
+        Args:
+            canvas: on which it draws.
+            caption: with the unit.
+            ticks: the values, of which the last is the largest.
+        """
         canvas.text((self.left, self.top + 20.0), caption, TEXT)
         for value in ticks:
-            y, label = self.height_of(value), f"{value:g}{'+' if value == self.largest and not self.is_bound else ''}"
+            y, number = self.height_of(value), f"{value:g}{'+' if value == self.largest and not self.is_bound else ''}"
             canvas.line([(self.left, y), (self.right, y)], PALE if value else GREY)
-            canvas.text((self.left - 6.0, y), label, 14, align="right")
+            canvas.text((self.left - 6.0, y), number, 14, align="right")
 
     def draw_bars(self, canvas: Canvas, values: Iterable[float], colours: Sequence[Colour]) -> None:
-        """Draws a bar for each value, at least 1 pixel high."""
+        """Draws a bar for each value, at least 1 pixel high.
+
+        Args:
+            canvas: on which it draws.
+            values: of the bars.
+            colours: of the bars.
+        """
         width = (self.right - self.left) / len(colours)
         for i, (value, colour) in enumerate(zip(values, colours, strict=True)):
             left, top = self.left + width * i, max(self.height_of(float(value)), self.bottom + 1.0)
             canvas.polygon(rectangle(left + 0.1 * width, left + 0.9 * width, self.bottom, top), colour)
 
 
-def colour_of_share(share: float) -> Colour:
-    """Returns the colour of a share from 0, orange, to 1, dark violet, between which luminance falls evenly."""
+def colour_of_fraction(fraction: float) -> Colour:
+    """Returns the colour of a fraction from 0, orange, to 1, dark violet, between which luminance falls evenly."""
     stops = np.array([ORANGE, (204, 71, 120), (70, 20, 150)])
-    red, green, blue = (round(float(np.interp(share, (0.0, 0.5, 1.0), channel))) for channel in stops.T)
+    red, green, blue = (round(float(np.interp(fraction, (0.0, 0.5, 1.0), channel))) for channel in stops.T)
     return red, green, blue
 
 
@@ -278,20 +290,20 @@ def rice_n(s: Any, p: Any) -> Canvas:
     output = f"world output {float(s.world_output):.0f} trillion USD/yr"
     title = f"Year {2015 + 5 * s.activity_count}: warming {warming:.1f} °C, {output}"
     canvas.text((280.0, 402.0), title, 18, align="center")
-    air = Panel(26.0, 70.0, 50.0, 334.0, 8.0, is_bound=False)
+    air = BarPanel(26.0, 70.0, 50.0, 334.0, 8.0, is_bound=False)
     air.draw_axes(canvas, "[°C]", (0, 2, 4, 6, 8))
     air.draw_bars(canvas, [warming], [VERMILION])
     canvas.text((48.0, 30.0), "warming", TEXT, align="center")
-    regions = Panel(116.0, 548.0, 50.0, 334.0, 75.0, is_bound=False)
+    regions = BarPanel(116.0, 548.0, 50.0, 334.0, 75.0, is_bound=False)
     regions.draw_axes(canvas, "Output [trillion USD/yr]", (0, 25, 50, 75))
-    regions.draw_bars(canvas, s.output, [colour_of_share(float(level) / p.num_action_levels) for level in s.mitigation])
+    regions.draw_bars(canvas, s.output, [colour_of_fraction(float(level) / p.num_action_levels) for level in s.mitigation])
     width = 432.0 / len(s.output)
     for i in range(0, len(s.output), 5):
         canvas.text((116.0 + width * (i + 0.5), 38.0), f"{i}", 14, align="center")
     canvas.text((332.0, 16.0), "region", TEXT, align="center")
     canvas.text((440.0, 354.0), "mitigation 0", TEXT, align="right")
     for k in range(6):
-        canvas.polygon(rectangle(446.0 + 9.0 * k, 455.0 + 9.0 * k, 348.0, 360.0), colour_of_share(k / 5.0))
+        canvas.polygon(rectangle(446.0 + 9.0 * k, 455.0 + 9.0 * k, 348.0, 360.0), colour_of_fraction(k / 5.0))
     canvas.text((506.0, 354.0), "100 %", TEXT)
     return canvas
 
@@ -309,7 +321,7 @@ def epidemic_economy(s: Any, p: Any) -> Canvas:
         ("Unemployed [% of people]", 100.0 * s.unemployed, (0, 10, 20, 30), GREEN),
     )
     for k, (caption, values, ticks, colour) in enumerate(rows):
-        panel = Panel(36.0, 510.0, 402.0 - 176.0 * k, 524.0 - 176.0 * k, ticks[-1], is_bound=k == 0)
+        panel = BarPanel(36.0, 510.0, 402.0 - 176.0 * k, 524.0 - 176.0 * k, ticks[-1], is_bound=k == 0)
         panel.draw_axes(canvas, caption, ticks)
         panel.draw_bars(canvas, values, [colour] * n)
         mean = panel.height_of(float(np.mean(values)))

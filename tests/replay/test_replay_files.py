@@ -68,17 +68,24 @@ def test_agents_are_those_of_the_episode(tag_episodes, tag_file) -> None:
 
 
 def test_marks_of_changing_layouts_are_those_of_the_pictures(tmp_path) -> None:
-    """A ring is drawn only after the speaker's first word."""
-    (episode,) = fetch("SimpleSpeakerListener-v0", num_envs=1)
+    """The arrow and the text of the torque are drawn only after the first step."""
+    (episode,) = fetch("Pendulum-v1", num_envs=1, max_episode_steps=12)
     read = replay.read_replay(replay.write(tmp_path / "words.html", [episode]))
     (scene,) = read.header["scenes"]
     layout, positions = read.array(scene["layout"]), [0] * len(scene["layouts"])
     arrays = [(read.array(one["coordinates"]), read.array(one["colours"])) for one in scene["layouts"]]
     assert len(arrays) == 2
     for number, canvas in zip(layout, draw_frames(episode), strict=True):
-        coordinates, colours = (x[min(positions[number], len(x) - 1)] for x in arrays[number])
+        row = positions[number]
+        coordinates, colours = (x[min(row, len(x) - 1)] for x in arrays[number])
         positions[number] += 1
-        expected = np.concatenate([[*mark.points[0], mark.radius] for mark in canvas.marks])
+        expected = np.concatenate(
+            [[*mark.points.ravel(), *([mark.radius] if hasattr(mark, "radius") else [])] for mark in canvas.marks]
+        )
+        for mark, stored in zip(canvas.marks, scene["layouts"][number]["marks"], strict=True):
+            if stored["kind"] == "text":
+                index = read.array(stored["text"])
+                assert stored["texts"][index[min(row, len(index) - 1)]] == mark.text
         np.testing.assert_allclose(coordinates, expected, atol=0.07)
         assert [scene["palette"][k] for k in colours] == ["#{:02x}{:02x}{:02x}".format(*mark.colour) for mark in canvas.marks]
 

@@ -32,12 +32,20 @@ class LastActions:
         self._clock = sim.buffers["clock"][:1].copy()
 
     def led_to_state(self, sim: Simulation) -> Any:
-        """Returns whether the actions led to the state of each row, (E,): no other step and no reset came after them."""
+        """Returns whether the actions led to the state of each row, (E,): no other step and no reset came after them.
+
+        Args:
+            sim: the simulation.
+        """
         clock = sim.buffers["clock"][:1]
         return (self._clock == clock) & (sim.buffers["start"] != clock)
 
     def of_row(self, row: int) -> Any:
-        """Returns the action of a row, a number or an array, or {role: such an action}."""
+        """Returns the action of a row, a number or an array, or {role: such an action}.
+
+        Args:
+            row: the index of the row.
+        """
         actions = {role: _row_value(values[row]) for role, values in self._actions.items()}
         return actions.get("", actions)
 
@@ -83,7 +91,11 @@ class Frames(Sequence[Frame]):
 
 
 def takes_action(env: Environment) -> bool:
-    """Returns whether the function `draw` of an environment is `draw(s, p, action)`."""
+    """Returns whether the function `draw` of an environment is `draw(s, p, action)`.
+
+    Args:
+        env: the environment.
+    """
     return env.draw is not None and len(inspect.signature(env.draw).parameters) == 3
 
 
