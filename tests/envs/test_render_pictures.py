@@ -110,7 +110,7 @@ class TestCanvas:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("a\nb",), "one line of at most 200"), (("x" * 201,), "one line of at most 200"), ((3,), "one line of at most 200"),
+            (("a\nb",), "one line of at most 200"), (("x" * 201,), "one line of at most 200"), ((3,), "one line of at most"),
             (("a", 0), "above 0"), (("a", float("nan")), "above 0"), (("a", 14, RED, "top"), "align is 'top'"),
         ],
     )  # fmt: skip

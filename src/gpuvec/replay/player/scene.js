@@ -78,7 +78,8 @@ export class Scene {
     this.layouts = (this.header.layouts ?? []).map((layout) => splitLayout(layout, this));
     const { width, height } = this.header;
     const fillsPicture = ({ box: [left, top, right, bottom] }) => right - left >= width && bottom - top >= height;
-    this.hasMap = this.layouts.some(({ layout: { marks } }) => marks.some((mark) => mark.kind === "cells" && fillsPicture(mark)));
+    const isMap = (mark) => mark.kind === "cells" && fillsPicture(mark);
+    this.hasMap = this.layouts.some(({ layout }) => layout.marks.some(isMap));
     this.hasPicture = this.layouts.some(({ layout }) => layout.marks.length > 0);
     if (!this.layouts.length) return;
     const numbers = this.field(this.header.layout);
