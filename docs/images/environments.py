@@ -2,6 +2,7 @@
 
 python docs/images/environments.py                          # needs the extras `train` and `render`
 python docs/images/environments.py Pendulum-v1 RICE-N-v0    # these alone
+python docs/images/environments.py demo                     # the moving picture alone
 
 Those with a policy that comes with gpuvec are played by it, and the others by the rules below.
 """
@@ -25,6 +26,8 @@ from gpuvec.replay.scene import draw_frames
 
 FOLDER = Path(__file__).parent
 COLOURS = 128  # of a picture
+MOVING = ("TagContinuous-v0", "Predators-v0", "Breakout-v0", "EpidemicEconomy-v0")  # 2 x 2
+SIDE, GAP, NUM_FRAMES, MILLISECONDS = 300, 12, 120, 80  # of the moving picture, the first two in pixels
 Act = Callable[..., Any]
 
 
@@ -152,12 +155,32 @@ def record(name: str) -> replay.Scene:
     return replay.Scene(episode, policy=example.says)
 
 
+def draw_demo() -> None:
+    """Writes four games side by side that move; a game that is shorter stays at its end."""
+    frames = [Image.new("RGB", (2 * SIDE + GAP, 2 * SIDE + GAP), "white") for _ in range(NUM_FRAMES)]
+    for k, name in enumerate(MOVING):
+        canvases = draw_frames(record(name).episode)
+        for t, frame in enumerate(frames):
+            picture = Image.fromarray(canvases[min(t + 1, len(canvases) - 1)].array())
+            picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+            corner = [
+                (SIDE + GAP) * (k % 2) + (SIDE - picture.width) // 2,
+                (SIDE + GAP) * (k // 2) + (SIDE - picture.height) // 2,
+            ]
+            frame.paste(picture, tuple(corner))
+    first, *others = frames
+    options: dict[str, Any] = {"save_all": True, "append_images": others, "duration": MILLISECONDS, "loop": 0}
+    first.save(FOLDER / "demo.webp", quality=60, method=4, **options)
+
+
 def main() -> None:
     """Writes the pictures beside this script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[[], *EXAMPLES], help="of environments; all by default")
-    names = parser.parse_args().names or list(EXAMPLES)
-    for name in names:
+    parser.add_argument("names", nargs="*", choices=[[], *EXAMPLES, "demo"], help="of environments; all by default")
+    names = parser.parse_args().names or [*EXAMPLES, "demo"]
+    if "demo" in names:
+        draw_demo()
+    for name in filter(EXAMPLES.__contains__, names):
         frame = draw_frames(record(name).episode)[EXAMPLES[name].moment].array()
         Image.fromarray(frame).quantize(COLOURS).save(FOLDER / f"env_{name}.png", optimize=True)
 

@@ -23,7 +23,8 @@ export function clearCanvas(canvas, scale) {
 export function symbolRadius(scene, frame, pixel) {
   const { width, height } = scene.header;
   const largest = MAX_DENSITY * Math.sqrt((width * height) / scene.numAgents);
-  return Math.max(Math.min(scene.radiusAt(frame), largest), pixel * (scene.numAgents > MANY_AGENTS ? MIN_RADIUS_OF_MANY : MIN_RADIUS));
+  const smallest = pixel * (scene.numAgents > MANY_AGENTS ? MIN_RADIUS_OF_MANY : MIN_RADIUS);
+  return Math.max(Math.min(scene.radiusAt(frame), largest), smallest);
 }
 
 /** Draws a symbol: filled with an outline in the colour of the paper, or hollow and grey if it is inactive. */

@@ -34,7 +34,9 @@ function hasBlackAndWhite(scene) {
     const { data, size } = scene.field(layout.colours);
     for (const { mark, colour } of [...before, ...after]) {
       if (mark.kind === "cells") mark.palette.forEach((index) => used.add(index));
-      else if (mark.kind === "polygon" || mark.kind === "circle") for (let i = colour; i < data.length; i += size) used.add(data[i]);
+      else if (["polygon", "circle"].includes(mark.kind)) {
+        for (let i = colour; i < data.length; i += size) used.add(data[i]);
+      }
     }
   }
   const colours = [...[...used].map((index) => palette[index]), ...(agents?.colours ?? [])];
