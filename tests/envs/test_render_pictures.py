@@ -148,6 +148,16 @@ class TestCanvas:
         assert not canvas.marks
 
 
+# States at the limits that pictures show: the ends of the track, the flag, and the line that the tip must cross.
+LIMITS = {
+    "CartPole-v1": [(2.4, 0.0, 0.0, 0.0), (-2.4, 0.0, 0.0, 0.0)],
+    "Acrobot-v1": [(np.pi / 2, np.pi / 2, 0.0, 0.0)],
+    "MountainCar-v0": [(0.5, 0.0), (-1.2, 0.0)],
+    "MountainCarContinuous-v0": [(0.45, 0.0), (-1.2, 0.0)],
+    "Pendulum-v1": [(0.0, 0.0)],
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 class TestPictures:
     def test_a_picture_has_the_declared_size_and_dtype(self, name):
@@ -168,7 +178,7 @@ class TestPictures:
         module, _, *states = CASES[name]
         env = gymnasium.make(name, render_mode="rgb_array").unwrapped
         env.reset(seed=0)
-        for state in states:
+        for state in [*states, *LIMITS[name]]:
             env.state = np.array(state)
             theirs, ours = env.render().astype(int), picture(module, state).astype(int)
             assert (np.abs(theirs - ours).max(-1) > 40).mean() < 0.01
