@@ -154,6 +154,14 @@ def check(p: Params) -> None:
         )
 
 
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    runner = int(s.agents_by_role[p.num_taggers])
+    taggers = [i for i in range(agents(p)) if is_tagging(i, s, p)]
+    names = " and ".join(f"tagger {i}" for i in taggers)
+    verb = "catches" if len(taggers) == 1 else "catch"
+    return [("tag", f"{names} {verb} runner {runner}", (*taggers, runner))] if taggers else []
+
+
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -171,6 +179,7 @@ ENV = MultiAgentEnv(
     check=check,
     cuda_c="cuda_c/tag_grid_world.cu",
     draw=pictures.tag_grid_world,
+    events=events,
     feature_names=feature_names,
     action_names=("stay", "column +1", "column -1", "row +1", "row -1"),
     render_fps=8,

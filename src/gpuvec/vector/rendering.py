@@ -109,11 +109,21 @@ def draw_state(env: Environment, fields: Mapping[str, Any], params: Any, action:
         action: that led to the state; None for the first state of an episode. Only `draw(s, p, action)` is given it.
     """
     assert env.draw is not None, "callers check this"
-    values = {name: _row_value(value) for name, value in fields.items()}
-    state = env.state(**{name: values.get(name) for name in env.state._fields})
+    state = host_state(env, fields)
     return env.draw(state, params, action) if takes_action(env) else env.draw(state, params)
 
 
+def host_state(env: Environment, fields: Mapping[str, Any]) -> Any:
+    """Returns the state of one environment as functions on the host take it: with Python numbers and NumPy arrays.
+
+    Args:
+        env: the environment.
+        fields: {field: scalar, (A,) or other array} of the state; a field that is missing is None.
+    """
+    values = {name: _row_value(value) for name, value in fields.items()}
+    return env.state(**{name: values.get(name) for name in env.state._fields})
+
+
 def _row_value(value: Any) -> Any:
-    """One row of a field on the host: a Python number, or with many agents a NumPy array (A,)."""
+    """One row of an array on the host: a Python number, or a NumPy array."""
     return value.item() if value.ndim == 0 else to_numpy(value)
