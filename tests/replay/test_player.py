@@ -553,7 +553,7 @@ def test_modules_are_listed_once_and_after_those_that_they_import() -> None:
 
 def test_modules_are_short_and_legible() -> None:
     lines = [line for path in PLAYER.glob("*.js") for line in path.read_text("utf-8").splitlines()]
-    assert len(lines) < 1600
+    assert len(lines) < 1700
     assert max(map(len, lines)) <= 128
 
 
