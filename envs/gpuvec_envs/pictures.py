@@ -75,14 +75,28 @@ def breakout(s: Any, p: Any) -> Canvas:
 
 
 def connect_four(s: Any, p: Any) -> Canvas:
-    """Returns a picture, (240, 280, 3), of the board and its pieces."""
+    """Returns a picture, (240, 280, 3), of the board and its pieces, with a line through those that win."""
     rows, columns = s.board.shape
     canvas = Canvas(40 * columns, 40 * rows, 40.0)
     canvas.polygon(rectangle(0.0, columns, 0.0, rows), RUNNER)
     for y in range(rows):
         for x in range(columns):
             canvas.circle((x + 0.5, rows - 0.5 - y), 0.4, (PALE, TAGGER, FLAG)[int(s.board[y, x])])
+    for line in winning_lines(s.board):
+        canvas.line([(x + 0.5, rows - 0.5 - y) for y, x in line], BLACK, width=5.0)
     return canvas
+
+
+def winning_lines(board: Any) -> list[list[tuple[int, int]]]:
+    """Returns the cells (row, column) of all lines of four pieces of one player on a board of ConnectFour."""
+    lines = []
+    for y, x in np.argwhere(board != 0).tolist():
+        for dy, dx in ((0, 1), (1, 0), (1, 1), (1, -1)):
+            cells = [(y + k * dy, x + k * dx) for k in range(4)]
+            is_inside = all(0 <= row < board.shape[0] and 0 <= column < board.shape[1] for row, column in cells)
+            if is_inside and len({int(board[cell]) for cell in cells}) == 1:
+                lines.append(cells)
+    return lines
 
 
 def mountain_car(s: Any, p: Any) -> Canvas:
