@@ -224,8 +224,8 @@ def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int
     """Returns landmarks that agents begin to cover, and agents that begin to overlap."""
 
     def is_near(state: State, others: Floats, distance: float) -> Bools:
-        near: Bools = np.linalg.norm(state.position[:, None] - others, axis=2) < distance
-        return near
+        is_below: Bools = np.linalg.norm(state.position[:, None] - others, axis=2) < distance
+        return is_below
 
     covers = is_near(s, s.landmark, p.radius) & ~is_near(before, before.landmark, p.radius)
     collides = is_near(s, s.position, 2.0 * p.radius) & ~is_near(before, before.position, 2.0 * p.radius)

@@ -155,8 +155,9 @@ def check(p: Params) -> None:
 
 
 def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
-    runner = int(s.agents_by_role[p.num_taggers])
-    taggers = [i for i in range(agents(p)) if is_tagging(i, s, p)]
+    runner = int(np.argmax(s.role == RUNNER))
+    is_there = (s.x == s.x[runner]) & (s.y == s.y[runner]) & (s.role == TAGGER)
+    taggers = np.flatnonzero(is_there).tolist()
     names = " and ".join(f"tagger {i}" for i in taggers)
     verb = "catches" if len(taggers) == 1 else "catch"
     return [("tag", f"{names} {verb} runner {runner}", (*taggers, runner))] if taggers else []

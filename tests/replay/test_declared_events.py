@@ -5,13 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import gpuvec
 from gpuvec.errors import AuthoringError
+from gpuvec.replay.scene import episode_events
 from gpuvec_envs import connect_four, predators
-from tests.support.bundled_envs import BUNDLED_ENVS
+from tests.support.bundled_envs import BUNDLED_ENVS, SMALL_PARAMS
 
 
 def find_events(name: str, before: dict[str, Any], after: dict[str, Any], **params: Any) -> list[tuple[Any, ...]]:
@@ -33,7 +35,7 @@ CAR = {"x": 0.4}
 PENDULUM = {"theta": 6.4, "theta_dot": 1.0}  # which is 0.12 rad after a turn
 WALL, NO_WALL = [[True, False]], [[False, False]]
 TAG = {"tagged_by": [-1, -1, -1, -1]}
-GRID = {"agents_by_role": [2, 0, 3, 1], "x": [0, 4, 2, 3], "y": [0, 4, 2, 3]}  # agent 1 runs
+GRID = {"role": [0, 1, 0, 0], "x": [0, 4, 2, 3], "y": [0, 4, 2, 3]}  # agent 1 runs
 PLANE = {"position": [[0.0, 0.0], [1.0, 1.0]], "landmark": [[0.0, 0.5], [1.0, 0.5]]}
 
 
@@ -117,6 +119,18 @@ def test_births_and_deaths_of_predators_are_reported_by_their_cause() -> None:
     ]  # fmt: skip
     assert find_events("Predators-v0", before, {}, num_wolves=2, num_sheep=3) == []
     assert predators.list_animals([1, 2, 3, 4, 5]) == "1, 2, 3 and 2 more"
+
+
+@pytest.mark.parametrize("name", [name for name, env in BUNDLED_ENVS.items() if env.events is not None])
+def test_events_need_only_what_a_recording_has(name) -> None:
+    """Some fields, such as `agents_by_role`, are not in recorded states."""
+    envs = gymnasium.make_vec(
+        f"gpuvec/{name}", num_envs=2, device="cpu", output="numpy", max_episode_steps=5, **SMALL_PARAMS.get(name, {})
+    )
+    envs.action_space.seed(0)
+    episodes = gpuvec.fetch_episode(envs, lambda obs, *mask: envs.action_space.sample(), rows=range(2), seed=0)
+    envs.close()
+    assert all(episode_events(episode)[-1].kind == "end" for episode in episodes)
 
 
 def test_a_declaration_refuses_events_that_are_no_function() -> None:
