@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("selenium.webdriver", reason="selenium, which drives a browser, is not installed")
 
 from gpuvec.replay.document import TrackWriter
 from tests.replay.browser import Page, needs_browser
-from tests.replay.player_samples import play_tag, tag_scene, write_page
+from tests.replay.player_samples import SIZE, play_tag, tag_scene, write_page
 
 ABOUT = [["The game", "Taggers chase runners."], ["Who should win", "Nobody <b>."], ["This policy", "Its return is 3."]]
 ESCAPE = "\ue00c"
@@ -115,10 +116,25 @@ def test_a_click_shows_one_scene_alone_and_another_one_all(page: Page, demo: Pat
         else:
             page.press(ESCAPE)
         assert len(boxes(page, ".stage")) == 4
-        page.driver.execute_script(
-            "gpuvecReplay.pause(); document.querySelector('.stage').dispatchEvent(new MouseEvent('click'))"
-        )
-        assert len(boxes(page, ".stage")) in (1, 4)  # an agent may be at the corner of the picture, where the click was
+
+
+@needs_browser
+def test_a_click_beside_the_agents_of_a_picture_shows_its_scene_alone(page: Page, demo: Path) -> None:
+    with opened(page, demo, 1600, 1000):
+        page.api("pause()")
+        page.api("setFrame(0)")
+        agents = np.stack([page.values(0, f"agents.{axis}")[0] for axis in "xy"], 1)
+        places = np.stack(np.meshgrid(np.arange(30, SIZE - 30, 10), np.arange(30, SIZE - 30, 10)), -1).reshape(-1, 2)
+        x, y = places[np.linalg.norm(places[:, None] - agents, axis=2).min(1).argmax()]
+        for count in (1, 4):
+            ((left, right, _, _), *_) = boxes(page, ".stage")
+            scale = (right - left) / SIZE
+            page.click(".stage", x * scale, y * scale)
+            assert len(boxes(page, ".stage")) == count
+        ((left, right, _, _), *_) = boxes(page, ".stage")
+        page.click(".stage", *(agents[0] * (right - left) / SIZE))
+        assert len(boxes(page, ".stage")) == 4
+        assert page.find("#inspector").is_displayed()
 
 
 @needs_browser
