@@ -20,9 +20,11 @@ from gpuvec.replay import page as page_module
 from gpuvec.replay.document import VERSION, Replay, TrackWriter, read_replay, to_page
 from gpuvec.replay.drawing import AGENT_STEP, HEADING_STEP, encode_drawing
 from gpuvec.replay.page import BOOT, MODULES, join_modules
+from gpuvec.replay.quantization import encode_observation
 from tests.replay.browser import Page, needs_browser
 from tests.replay.player_samples import (
     ACTIONS,
+    FEATURES,
     FORCES,
     SIZE,
     Game,
@@ -66,6 +68,12 @@ NEXT_FRAME = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
 COUNT_OVERFLOWING = """
 const nodes = [...document.querySelectorAll(".scene, .dock > *, .side > *")];
 return nodes.filter((node) => node.getBoundingClientRect().right > innerWidth).length;
+"""
+COUNT_CUT_NUMBERS = """
+const left = (node) => node.getBoundingClientRect().left;
+const labels = [...document.querySelectorAll(".rule span")].filter((node) => left(node) < left(node.closest(".chart")));
+const numbers = [...document.querySelectorAll(".bars output")].filter((node) => node.scrollWidth > node.clientWidth);
+return labels.length + numbers.length;
 """
 
 
@@ -509,6 +517,20 @@ def test_page_fits_into_the_width(page: Page, replay: Path, width: int) -> None:
         assert page.driver.execute_script(COUNT_OVERFLOWING) == 0
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@needs_browser
+def test_long_numbers_are_shown_as_a_whole(page: Page, games: list[Game], tmp_path: Path) -> None:
+    tracks = TrackWriter()
+    scene = tag_scene(tracks, games[0], title="t", seed=7, detailed=[0], cells=False)
+    steps = len(games[0].rewards)
+    scene["details"] |= encode_observation(np.full((steps, 1, len(FEATURES)), -0.00781), tracks)
+    scene["details"]["value"] = tracks.add(-99.7767 - 0.003 * np.linspace(0.0, 1.0, steps)[:, None])
+    page.open(write_page(tmp_path / "numbers.html", [scene], tracks))
+    page.api("select(0, 0)")
+    page.driver.execute_async_script(NEXT_FRAME)
+    assert "\u221299.7797" in page.find("#inspector").text
+    assert page.driver.execute_script(COUNT_CUT_NUMBERS) == 0
 
 
 @needs_browser
