@@ -127,7 +127,7 @@ def _check_packages(gpu_extra: str) -> list[Finding]:
     ]
     for name, extra in REQUIRED_EXTRAS.items():
         installed = _installed_version(name)
-        remedy = "" if installed else f"{_install_command(extra)}"
+        remedy = "" if installed else _install_command(extra)
         findings.append(Finding("package", name, bool(installed), installed or "not installed", remedy))
     cupy_versions = {name: installed for name in CUPY_DISTRIBUTIONS if (installed := _installed_version(name))}
     if len(cupy_versions) > 1:
@@ -137,7 +137,7 @@ def _check_packages(gpu_extra: str) -> list[Finding]:
     if cupy_versions:
         name, installed = cupy_versions.popitem()
         return [*findings, Finding("package", "cupy", True, f"{installed} ({name})")]
-    remedy = f"{_install_command(gpu_extra)}" if gpu_extra else "needed only with a GPU"
+    remedy = _install_command(gpu_extra) if gpu_extra else "needed only with a GPU"
     return [*findings, Finding("package", "cupy", False, "not installed", remedy)]
 
 
@@ -161,7 +161,7 @@ def _check_toolkit(gpu_extra: str) -> list[Finding]:
             library = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name)
             findings.append(Finding("toolkit", name, True, f"{library.abs_path} (found via {library.found_via})"))
         except Exception as error:
-            remedy = f"{_install_command(gpu_extra or 'compile')}"
+            remedy = _install_command(gpu_extra or "compile")
             findings.append(Finding("toolkit", name, False, _first_line(error), remedy))
     return findings
 
@@ -178,7 +178,7 @@ def _check_device(device: str, output: str, gpu_extra: str) -> Finding:
             env.step(array_library.zeros(2, "int32"))
             env.close()
     except Exception as error:
-        remedy = f"{_install_command(gpu_extra if device == 'cuda' else '')}"
+        remedy = _install_command(gpu_extra if device == "cuda" else "")
         return Finding("device", device, False, _first_line(error), remedy)
     return Finding("device", device, True, "compiled, reset and stepped an environment")
 
@@ -186,9 +186,9 @@ def _check_device(device: str, output: str, gpu_extra: str) -> Finding:
 def _check_outputs(working_devices: tuple[str, ...], gpu_extra: str) -> list[Finding]:
     """For each value of `output=`, the working devices with which it can be used, and why not with the others."""
     remedies = {
-        "torch": f"{_install_command(f'{gpu_extra},train' if gpu_extra else 'train')}",
+        "torch": _install_command(f"{gpu_extra},train" if gpu_extra else "train"),
         "jax": "pip install jax",
-        "cupy": f"{_install_command(gpu_extra)}" if gpu_extra else "",
+        "cupy": _install_command(gpu_extra) if gpu_extra else "",
     }
     findings = []
     for name, find_problem in OUTPUT_PROBLEMS.items():
@@ -205,7 +205,7 @@ def _check_outputs(working_devices: tuple[str, ...], gpu_extra: str) -> list[Fin
 
 
 def _check_key() -> Finding:
-    """Whether files that this user writes can be signed, without which runs of an environment of his own need --trust."""
+    """Whether files that this user writes can be signed, without which runs of their own environments need --trust."""
     try:
         is_there, path = read_key() is not None, key_path()
     except KeyUnusable as error:

@@ -21,6 +21,7 @@ from tests.support.random_policies import CASES, PolicyCase
 import gpuvec
 from gpuvec.cli import main
 from gpuvec.errors import ExportError
+from gpuvec.learners.networks.deterministic import Critic
 from gpuvec.learners.networks.mlp import SeparateMLP
 from gpuvec.learners.policy_files.c_header import c_prefix
 from gpuvec.learners.policy_files.export import export_policy
@@ -30,6 +31,17 @@ from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "policies.md").read_text()
 STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
 COMPILERS = {"c": ("cc", "-std=c99"), "c++": ("c++", "-std=c++11")}
+
+
+class Body(torch.nn.Module):
+    """Networks of a user for DDPG, with layers of PyTorch."""
+
+    def __init__(self, activation: type[torch.nn.Module]) -> None:
+        super().__init__()
+        self.actor = torch.nn.Sequential(torch.nn.Linear(3, 16), activation(), torch.nn.Linear(16, 1))
+        self.critic = Critic(3, 1, (16,))
+
+
 ALL_CASES = {
     **{name: CASES[name] for name in ("discrete", "means", "ddpg", "components", "roles", "critic")},
     "deep": PolicyCase("gpuvec/CartPole-v1", settings={"hidden": (7, 33, 5), "normalize": True}),
@@ -38,6 +50,8 @@ ALL_CASES = {
     "masked": CASES["discrete"],
     "masked components": CASES["components"],
     "relu": PolicyCase("gpuvec/Pendulum-v1", settings={"activation": "relu", "normalize": True}),
+    "relu of a user": PolicyCase("gpuvec/CartPole-v1", body=lambda obs, action: SeparateMLP(4, 2, (9,), activation="relu")),
+    "tanh of a user": PolicyCase("gpuvec/Pendulum-v1", "ddpg", body=lambda obs, action: Body(torch.nn.Tanh)),
 }
 
 
@@ -86,7 +100,7 @@ def call(function: Any, inputs: tuple[Any, ...], k: int, size: int, dtype: Any) 
 @pytest.mark.parametrize("language", COMPILERS)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_a_header_computes_what_the_policy_computes(name: str, language: str, tmp_path: Path) -> None:
-    policy = TrainedPolicy(ALL_CASES[name].contents())
+    policy = TrainedPolicy(ALL_CASES[name].contents(), body=ALL_CASES[name].body)
     policy.spaces = {role: each._replace(has_masks="masked" in name) for role, each in policy.spaces.items()}
     for role in policy.roles:
         folder = tmp_path / role
@@ -142,7 +156,7 @@ def test_a_program_includes_several_policies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["image", "bf16"])
 def test_convolutions_are_refused(name: str, tmp_path: Path) -> None:
     policy = TrainedPolicy(CASES[name].contents())
-    with pytest.raises(ExportError, match=r"for perceptrons of gpuvec .* --format onnx"):
+    with pytest.raises(ExportError, match=r"for linear layers .* --format onnx"):
         export_policy(policy, "c", tmp_path / "p.h")
     assert not list(tmp_path.iterdir())
 
@@ -154,10 +168,16 @@ class Doubled(SeparateMLP):
         return 2.0 * super().policy(obs)
 
 
-def test_networks_of_users_are_refused(tmp_path: Path) -> None:
-    contents = CASES["discrete"].contents()
-    policy = TrainedPolicy(contents, body=lambda obs, action: Doubled(4, 2, (16,)))
-    with pytest.raises(ExportError, match="this policy has a Doubled"):
+@pytest.mark.parametrize(
+    ("case", "module"),
+    [
+        (PolicyCase("gpuvec/CartPole-v1", body=lambda obs, action: Doubled(4, 2, (16,))), "Doubled"),
+        (PolicyCase("gpuvec/Pendulum-v1", "ddpg", body=lambda obs, action: Body(torch.nn.ELU)), "ELU"),
+    ],
+)
+def test_networks_of_users_are_refused(case: PolicyCase, module: str, tmp_path: Path) -> None:
+    policy = TrainedPolicy(case.contents(), body=case.body)
+    with pytest.raises(ExportError, match=f"this policy has the module {module} "):
         export_policy(policy, "c", tmp_path / "p.h")
 
 

@@ -16,6 +16,7 @@ ROWS, SEED = 4, 0  # of the environments of a demo
 
 def describe(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns what a demo says beside its scenes, (title, text) of each paragraph.
+
     Args:
         record: of the model card.
     """

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from torch import nn
 
 from gpuvec.errors import ExportError
 from gpuvec.learners.networks.actor_critic import FORBIDDEN, ActorCritic
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic
+from gpuvec.learners.networks.linear import Linear, LinearReLU
 from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP
 from gpuvec.learners.networks.normalizer import LIMIT, MIN_STD
 from gpuvec.learners.policy_files.policy_program import PolicyProgram
 from gpuvec.learners.policy_files.policy_schema import num_features, num_outputs
 
+ACTIVATIONS = {nn.Tanh: "t", nn.ReLU: "r", nn.Identity: "i"}
 PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 LAYER = """\
 /* y = activation(weight x + bias), with weights in rows; tanh, relu and identity are 't', 'r' and 'i'. */
@@ -49,6 +52,14 @@ static inline void {p}_softmax(float *logits, int size) {{
 """
 
 
+class Layer(NamedTuple):
+    """A linear layer with its activation."""
+
+    weight: Any  # (outputs, inputs)
+    bias: Any  # (outputs,)
+    activation: str  # "t", "r" or "i", as in `LAYER`
+
+
 def c_prefix(stem: str) -> str:
     """Returns how the names in a header begin, so that a program can include several.
 
@@ -67,30 +78,29 @@ def c_prefix(stem: str) -> str:
     return prefix
 
 
-def to_c_header(program: PolicyProgram, activation: str, prefix: str, description: Mapping[str, Any]) -> bytes:
+def to_c_header(program: PolicyProgram, prefix: str, description: Mapping[str, Any]) -> bytes:
     """Returns the header of a policy.
 
     Args:
         program: the policy.
-        activation: of its hidden layers, "tanh" or "relu".
         prefix: how its names begin, see `c_prefix`.
         description: what a comment says of the policy, the result of `describe_policies`.
 
     Raises:
-        ExportError: its network is no perceptron of gpuvec, or takes images.
+        ExportError: its network has other parts than linear layers with tanh or relu, or takes images.
     """
     layers, is_deterministic = _layers(program), isinstance(program.network, DeterministicActorCritic)
-    hidden = "r" if is_deterministic or activation == "relu" else "t"
     features, outputs = num_features(program.spaces.observation), num_outputs(program.spaces.action)
     p, parts = prefix, [LAYER.format(p=prefix)]
-    for k, (weight, bias) in enumerate(layers):
+    for k, (weight, bias, _) in enumerate(layers):
         parts += [_array(f"{p}_weight{k}", weight), _array(f"{p}_bias{k}", bias)]
-    body = [f"    float x[{max(features, *(len(bias) for _, bias in layers))}], y[{max(len(bias) for _, bias in layers)}];"]
+    sizes = [len(layer.bias) for layer in layers]
+    body = [f"    float x[{max(features, *sizes)}], y[{max(sizes)}];"]
     body += _input_lines(program, parts, p, features)
-    for k, (weight, _) in enumerate(layers):
+    for k, (weight, _, activation) in enumerate(layers):
         rows, columns = weight.shape
-        kind, source, target = ("i", "x", "outputs") if k == len(layers) - 1 else (hidden, "x", "y")
-        body.append(f"    {p}_layer({p}_weight{k}, {p}_bias{k}, {columns}, {rows}, '{kind}', {source}, {target});")
+        target = "outputs" if k == len(layers) - 1 else "y"
+        body.append(f"    {p}_layer({p}_weight{k}, {p}_bias{k}, {columns}, {rows}, '{activation}', x, {target});")
         if target == "y":
             body.append(f"    for (int i = 0; i < {rows}; i++) x[i] = y[i];")
     if len(layers) == 1:
@@ -108,30 +118,48 @@ def to_c_header(program: PolicyProgram, activation: str, prefix: str, descriptio
     text = json.dumps(description).replace("*/", "*\\u002f").replace("/*", "\\u002f*")
     guard = f"{p.upper()}_POLICY_H"
     begin = f"#ifndef {guard}\n#define {guard}\n\n#include <math.h>\n"
-    sizes = f"#define {p.upper()}_FEATURES {features}\n#define {p.upper()}_OUTPUTS {outputs}\n"
+    defines = f"#define {p.upper()}_FEATURES {features}\n#define {p.upper()}_OUTPUTS {outputs}\n"
     head = f"/* A policy trained by gpuvec, as C99. Compile with -lm.\n{text}\n*/\n{begin}"
-    return "\n".join([head, sizes, *parts, f"#endif /* {guard} */\n"]).encode("ascii", "backslashreplace")
+    return "\n".join([head, defines, *parts, f"#endif /* {guard} */\n"]).encode("ascii", "backslashreplace")
 
 
-def _layers(program: PolicyProgram) -> list[tuple[Any, Any]]:
-    """The weights and biases of the layers of a policy, without those of its value function."""
+def _layers(program: PolicyProgram) -> list[Layer]:
+    """The layers of a policy, without those of its value function."""
     network, space = program.network, program.spaces.observation
-    body = getattr(network, "body", None)
-    is_own = type(network) is DeterministicActorCritic or (
-        type(network) is ActorCritic and type(body) in (SeparateMLP, SharedMLP)
-    )
-    names = [name for name in network.state_dict() if name.startswith(("body.actor.", "body.trunk.", "body.head.", "actor."))]
-    state = {name: tensor.numpy(force=True) for name, tensor in network.state_dict().items() if name in names}
-    weights = [name for name in names if name.endswith(".weight")]
-    is_perceptron = all(state[name].ndim == 2 for name in weights) and 2 * len(weights) == len(names)
-    if not is_own or not is_perceptron or not weights or space.dtype != np.float32 or len(space.shape or (1,)) != 1:
+    body, layers = getattr(network, "body", None), list[Layer]()
+    if type(network) is DeterministicActorCritic:
+        modules = flat_modules(network.actor)
+    elif type(network) is ActorCritic and type(body) is SeparateMLP:
+        modules = flat_modules(body.actor)
+    elif type(network) is ActorCritic and type(body) is SharedMLP:
+        modules = [*flat_modules(body.trunk), body.head]
+    else:
+        modules = [network if body is None else body]
+    unknown = None if space.dtype == np.float32 and len(space.shape or (1,)) == 1 else modules[0]
+    for module in modules:
+        if type(module) in (nn.Linear, Linear, LinearReLU) and module.bias is not None:
+            weight, bias = module.weight.numpy(force=True), module.bias.numpy(force=True)
+            layers.append(Layer(weight, bias, "r" if type(module) is LinearReLU else "i"))
+        elif type(module) in ACTIVATIONS and layers and layers[-1].activation == "i":
+            layers[-1] = layers[-1]._replace(activation=ACTIVATIONS[type(module)])
+        else:
+            unknown = module
+    if unknown is not None or not layers:
         raise ExportError(
-            f"the format c is for perceptrons of gpuvec that take observations of shape (D,), and this policy has a "
-            f"{type(network if body is None else body).__name__} for {space}: export it by --format onnx."
+            "the format c is for linear layers with tanh or relu that take observations of shape (D,), and this policy has the "
+            f"module {type(unknown or network).__name__} for {space}: export it by --format onnx."
         )
-    layers = [(state[name], state[name.removesuffix("weight") + "bias"]) for name in weights]
     outputs = num_outputs(program.spaces.action)  # a shared last layer has the value and zeros behind them
-    return [*layers[:-1], (layers[-1][0][:outputs], layers[-1][1][:outputs])]
+    return [*layers[:-1], Layer(layers[-1].weight[:outputs], layers[-1].bias[:outputs], layers[-1].activation)]
+
+
+def flat_modules(module: Any) -> list[Any]:
+    """Returns the modules that a sequence runs one after the other, or the module itself if it is no sequence.
+
+    Args:
+        module: the module.
+    """
+    return [part for each in module for part in flat_modules(each)] if type(module) is nn.Sequential else [module]
 
 
 def _input_lines(program: PolicyProgram, parts: list[str], p: str, features: int) -> list[str]:

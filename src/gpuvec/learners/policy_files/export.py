@@ -57,11 +57,8 @@ def export_policy(
         content = policy.to_bytes(None if role is None else [policy.find_role(role)])
     elif file_format == "c":
         role = policy.find_role(role)
-        args = policy.args[role]
-        description = describe_policies({role: args_to_dict(args)}, {role: policy.spaces[role]})
-        content = to_c_header(
-            PolicyProgram(policy, role), getattr(args, "activation", "relu"), c_prefix(path.stem), description
-        )
+        description = describe_policies({role: args_to_dict(policy.args[role])}, {role: policy.spaces[role]})
+        content = to_c_header(PolicyProgram(policy, role), c_prefix(path.stem), description)
     else:
         content = export_program(policy, file_format, policy.find_role(role))
     return write_file(path, content, overwrite)
