@@ -123,6 +123,18 @@ def test_only_policies_that_name_code_are_signed(modules: Path, config: Path) ->
     assert not config.exists(), "a user of bundled environments has no key"
 
 
+@pytest.mark.parametrize("name", ["no_such_module:a/B-v0", "json.no_such:a/B-v0", "signed_pole.inner:a/B-v0", "..:x"])
+def test_trust_does_not_find_a_module_that_is_not_here(modules: Path, name: str) -> None:
+    with pytest.raises(CheckpointError, match=r"^runs/a names the module .* change to the folder that has it"):
+        import_code({"all": {"env": name}}, "runs/a", True)
+
+
+def test_a_module_whose_own_import_fails_says_what_is_missing(modules: Path) -> None:
+    (modules / "signed_pole.py").write_text("import no_such_library")
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        import_code(POLICIES, "runs/a", True)
+
+
 def test_trust_imports_what_is_not_signed(modules: Path) -> None:
     import_code(POLICIES, "file", True)
     assert "signed_pole" in sys.modules

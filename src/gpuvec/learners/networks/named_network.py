@@ -1,6 +1,6 @@
 """Networks of users that settings and files name, as "module:Class" with arguments.
 
-A class is looked up, and never imported, by what reads a file: the user imports its module, or says so with `--trust`.
+A class is looked up here, and never imported: `trusted_code` decides whether its module is.
 """
 
 from __future__ import annotations

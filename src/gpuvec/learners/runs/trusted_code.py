@@ -45,6 +45,7 @@ class Signature(NamedTuple):
 
 
 UNSIGNED = Signature(None, bytes)
+NOT_HERE = "There is no such module here: change to the folder that has it, or install its package."
 
 
 def code_modules(policies: object) -> tuple[str, ...]:
@@ -124,8 +125,8 @@ def import_code(policies: object, path: Path | str, trust: bool, signature: Sign
         signature: that of the file.
 
     Raises:
-        CheckpointError: a module is not imported, and not trusted.
-        ImportError: a module that is trusted cannot be imported.
+        CheckpointError: a module is not imported, and not trusted, or there is no such module here.
+        ImportError: a module that is trusted imports another one that is missing.
     """
     for module in code_modules(policies):
         if module in sys.modules:
@@ -138,7 +139,8 @@ def import_code(policies: object, path: Path | str, trust: bool, signature: Sign
             sys.path[:] = folders
         if distrust:
             raise CheckpointError(f"{path} {_not_imported(module, distrust)}")
-        importlib.import_module(module)
+        if _import_or_find_missing(module):
+            raise CheckpointError(f"{path} names the module {module!r}. {NOT_HERE}")
 
 
 def require_imported(policies: object) -> None:
@@ -186,7 +188,7 @@ def _reason_for_distrust(module: str, file: Path | None, signature: Signature) -
     if not hmac.compare_digest(record["content"], signature.digest().hex()):
         return "The file has changed since it was signed, or its signature is that of another file."
     if file is None:
-        return "There is no such module here."
+        return NOT_HERE
     if module not in record["modules"]:
         return "The file is signed for other modules."
     if record["modules"][module] != _place(key, file):
@@ -254,17 +256,27 @@ def import_named_module(name: str, kind: str) -> None:
     Raises:
         ValueError: there is no such module. Another error in the module is raised as it is.
     """
-    module = name.rpartition(":")[0]
+    if missing := _import_or_find_missing(name.rpartition(":")[0]):
+        raise ValueError(
+            f"{kind} {name!r}: there is no module {missing!r}. Give module:name of one in the working folder, or of an "
+            "installed package."
+        )
+
+
+def _import_or_find_missing(module: str) -> str:
+    """Imports a module, and returns its name, or that of a package around it, if there is none; otherwise "".
+
+    Another error in the module is raised as it is.
+    """
+    if module.startswith("."):  # relative to nothing
+        return module
     try:
         importlib.import_module(module)
-    except (ModuleNotFoundError, TypeError) as error:  # the latter for a name that begins with a dot
-        missing = getattr(error, "name", None)
-        if isinstance(error, ModuleNotFoundError) and not (missing and f"{module}.".startswith(f"{missing}.")):
+    except ModuleNotFoundError as error:
+        if not error.name or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(
-            f"{kind} {name!r}: there is no module {missing or module!r}. Give module:name of one in the working folder, or "
-            "of an installed package."
-        ) from error
+        return error.name
+    return ""
 
 
 def search_working_folder() -> None:
