@@ -48,9 +48,13 @@ def find_problems(allow_changes: bool) -> list[str]:
         found = re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)
         if found is None or found[1] != version:
             problems.append(f"{file} names the version {found[1] if found else 'nowhere'}, pyproject.toml {version}")
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    if status and not allow_changes:
-        problems.append(f"the working tree has changes, commit them or give --allow-changes:\n{status.rstrip()}")
+    if allow_changes:
+        return problems
+    git = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if git.returncode:
+        problems.append(f"whether the working tree has changes is not known, give --allow-changes: {git.stderr.rstrip()}")
+    if git.stdout:
+        problems.append(f"the working tree has changes, commit them or give --allow-changes:\n{git.stdout.rstrip()}")
     return problems
 
 

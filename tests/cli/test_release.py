@@ -34,8 +34,9 @@ def test_another_version_is_a_problem_that_names_the_file(release: dict[str, Any
         text = (ROOT / name).read_text()
         version = release["project"]()["version"]
         (tmp_path / name).write_text(text.replace(version, "7.0.0") if name == file else text)
-    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     release["ROOT"] = tmp_path
+    assert any("is not known" in problem for problem in release["find_problems"](allow_changes=False))
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     problems = release["find_problems"](allow_changes=True)
     assert problems == [f"{file} names the version 7.0.0, pyproject.toml {version}"]
     assert any("the working tree has changes" in problem for problem in release["find_problems"](allow_changes=False))

@@ -164,10 +164,16 @@ def test_inactive_agents_that_no_declared_event_names_stay_events(tag_episodes) 
     assert {t: sorted(named[t] + rest.get(t, [])) for t in named} == leaving_agents(episode)
 
 
-@pytest.mark.parametrize("event", ["caught", ("tag", "caught"), ("tag", "caught", 3), ("tag", "caught", ["runner"]), None])
-def test_events_that_are_none_name_the_environment_and_the_form(tag_episodes, event) -> None:
-    with pytest.raises(ReplayError, match=r"`events` of gpuvec/TagContinuous-v0 returned .* for step 1; each event is a tuple"):
-        episode_events(with_events(tag_episodes[0], lambda before, s, p: [event]))
+EVENTS_THAT_ARE_NONE = [
+    *("caught", ("tag", "caught"), ("tag", "caught", 3), ("tag", "caught", ["runner"]), None),
+    *(("tag", "an agent that is not there", [100]), ("tag", "another one", [-1])),
+]
+
+
+@pytest.mark.parametrize("returned", [*([event] for event in EVENTS_THAT_ARE_NONE), None, 3, ("tag", "no list", (0,))])
+def test_events_that_are_none_name_the_environment_and_the_form(tag_episodes, returned) -> None:
+    with pytest.raises(ReplayError, match=r"`events` of gpuvec/TagContinuous-v0 returned .* for step 1; it returns a list of"):
+        episode_events(with_events(tag_episodes[0], lambda before, s, p: returned))
 
 
 def test_the_first_number_that_is_not_finite_is_an_event(tag_episodes, tmp_path) -> None:

@@ -189,16 +189,21 @@ def _declared_events(episode: Episode) -> list[Event]:
         return events
     fields = [{name: values[t] for name, values in episode.states.items()} for t in range(len(episode.rewards) + 1)]
     states = [host_state(env, values) for values in fields]
+    num_agents = episode.rewards.shape[1] if episode.rewards.ndim > 1 else 1
     for t, (before, s) in enumerate(pairwise(states), 1):
-        for event in env.events(before, s, episode.params):
-            try:
-                kind, text, agents = event
-                events.append(Event(t, str(kind), str(text), [int(i) for i in agents]))
-            except (TypeError, ValueError):
-                raise ReplayError(
-                    f"`events` of {episode.name} returned {describe_value(event)} for step {t}; each event is a tuple of its "
-                    'kind, its text and the indices of agents, such as ("tag", "tagger 2 catches runner 7", (2, 7)).'
-                ) from None
+        returned = env.events(before, s, episode.params)
+        try:
+            step_events = [Event(t, str(kind), str(text), [int(i) for i in agents]) for kind, text, agents in returned]
+            is_valid = all(0 <= i < num_agents for event in step_events for i in event.agents)
+        except (TypeError, ValueError):
+            is_valid = False
+        if not is_valid:
+            raise ReplayError(
+                f"`events` of {episode.name} returned {describe_value(returned)} for step {t}; it returns a list of tuples of "
+                f"the kind, the text and the indices of agents, below {num_agents}, such as [('tag', 'tagger 2 catches runner 7', "
+                "(2, 7))], and [] if nothing happened."
+            )
+        events += step_events
     return events
 
 
