@@ -13,6 +13,7 @@ import gpuvec
 from gpuvec.errors import AuthoringError
 from gpuvec.replay.scene import episode_events
 from gpuvec_envs import connect_four, predators
+from gpuvec_envs.epidemic_calibration import TRANSMISSION_LAG
 from tests.support.bundled_envs import BUNDLED_ENVS, SMALL_PARAMS
 
 
@@ -121,7 +122,56 @@ def test_births_and_deaths_of_predators_are_reported_by_their_cause() -> None:
     assert predators.list_animals([1, 2, 3, 4, 5]) == "1, 2, 3 and 2 more"
 
 
-@pytest.mark.parametrize("name", [name for name, env in BUNDLED_ENVS.items() if env.events is not None])
+EPIDEMIC = {"day": 30, "subsidy_level": [3], "vaccinated": [0.0, 0.0], "levels": np.zeros((2, TRANSMISSION_LAG), np.uint8) + 5}
+
+
+def next_day(levels: list[int], **changes: Any) -> dict[str, Any]:
+    """The state of `EPIDEMIC` on the next day."""
+    past = EPIDEMIC["levels"].copy()
+    past[:, 31 % TRANSMISSION_LAG] = levels
+    return {"day": 31, "levels": past, **changes}
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (next_day([5, 5]), []),
+        (next_day([1, 5]), [("stringency", "stringency falls in 1 of 2 states", (0,))]),
+        (next_day([7, 9]), [("stringency", "stringency rises in 2 of 2 states", (0, 1))]),
+        (next_day([5, 5], subsidy_level=[2]), [("subsidy", "subsidies fall to level 2 of 20", (2,))]),
+        (next_day([5, 5], vaccinated=[0.0, 0.1]), [("vaccine", "the first vaccines are delivered", ())]),
+        (
+            next_day([4, 6], subsidy_level=[20]),
+            [
+                ("stringency", "stringency rises in 1 of 2 states", (1,)),
+                ("stringency", "stringency falls in 1 of 2 states", (0,)),
+                ("subsidy", "subsidies rise to level 20 of 20", (2,)),
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_events_of_an_epidemic_say_which_rules_change(after, expected) -> None:
+    assert find_events("EpidemicEconomy-v0", EPIDEMIC, after, num_states=2) == expected
+
+
+ECONOMY = {"air_temperature": 1.9, "stage": 1, "decisions": np.zeros((27, 27), bool)}
+
+
+@pytest.mark.parametrize(
+    ("after", "negotiation", "expected"),
+    [
+        ({"air_temperature": 1.99}, False, []),
+        ({"air_temperature": 2.0}, False, [("warming", "the warming reaches 2 °C", ())]),
+        ({"air_temperature": 3.1}, False, [("warming", f"the warming reaches {k} °C", ()) for k in (2, 3)]),
+        ({"air_temperature": 1.5}, True, []),
+        ({"stage": 2, "decisions": np.eye(27, k=1, dtype=bool)}, True, [("agreement", "26 of 702 proposals are accepted", ())]),
+    ],
+)
+def test_events_of_the_climate_economy(after, negotiation, expected) -> None:
+    assert find_events("RICE-N-v0", ECONOMY, after, negotiation=negotiation) == expected
+
+
+@pytest.mark.parametrize("name", BUNDLED_ENVS)
 def test_events_need_only_what_a_recording_has(name) -> None:
     """Some fields, such as `agents_by_role`, are not in recorded states."""
     envs = gymnasium.make_vec(

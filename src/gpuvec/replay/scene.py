@@ -200,8 +200,8 @@ def _declared_events(episode: Episode) -> list[Event]:
         if not is_valid:
             raise ReplayError(
                 f"`events` of {episode.name} returned {describe_value(returned)} for step {t}; it returns a list of tuples of "
-                f"the kind, the text and the indices of agents, below {num_agents}, such as [('tag', 'tagger 2 catches runner 7', "
-                "(2, 7))], and [] if nothing happened."
+                f"the kind, the text and the indices of agents, below {num_agents}, such as "
+                "[('tag', 'tagger 2 catches runner 7', (2, 7))], and [] if nothing happened."
             )
         events += step_events
     return events
