@@ -130,7 +130,7 @@ EXAMPLES = {
     "Acrobot-v1": Example(-12),
     "MountainCar-v0": Example(-25, swing, says="pushes along its velocity"),
     "MountainCarContinuous-v0": Example(-40, swing, says="pushes along its velocity"),
-    "Pendulum-v1": Example(30, says="trained by TD3"),
+    "Pendulum-v1": Example(30, says="trained by DDPG"),
     "Breakout-v0": Example(150),
     "SimpleSpread-v0": Example(12),
     "SimpleSpeakerListener-v0": Example(6, speak_and_listen, says="a word for each landmark", seed=3),
