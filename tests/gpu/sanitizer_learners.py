@@ -252,8 +252,8 @@ def train_population_kernel(name: str) -> None:
         assert not emulation.fault.any()
         assert emulation.parameters.isfinite().all()
         return
-    sizes: dict[str, Any] = {"num_envs": 4, "num_steps": 128, "update_epochs": 2, "num_minibatches": 4, "total_steps": 1024}
-    args = PPOArgs(env=f"gpuvec/{name}", params={"max_episode_steps": 30}, device="cuda:0", fused=True, **sizes)
+    sizes: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "update_epochs": 2, "num_minibatches": 2, "total_steps": 256}
+    args = PPOArgs(env=f"gpuvec/{name}", params={"max_episode_steps": 15}, device="cuda:0", fused=True, **sizes)
     history = train_population(PopulationArgs(args, 3), iterations_per_launch=1).history
     assert np.isfinite(history.metrics["value_loss"]).all()
 

@@ -68,12 +68,8 @@ def _parse_fields(sim: Simulation, fields: Mapping[str, Any], num_rows: int, poo
     return {name: _parse_field(sim, name, values, num_rows, pool) for name, values in fields.items()}
 
 
-def _array_of_field(sim: Simulation, name: str, values: Any) -> Any:
-    """The values of a field from a user as an array of the device.
-
-    Raises:
-        TypeError: they cannot be read.
-    """
+def _as_native(sim: Simulation, name: str, values: Any) -> Any:
+    """Returns `as_native` of a field, whose errors name the field."""
     try:
         return as_native(sim.device, values)
     except TypeError as error:
@@ -84,9 +80,7 @@ def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: b
     """One field of `_parse_fields`; outside a pool, one state or number for all rows is allowed too."""
     buffer = sim.schema.fields[name]
     is_integer = np.dtype(buffer.dtype).kind in "iu"
-    array = _array_of_field(sim, name, values)
-    if array.dtype.kind not in "biuf":
-        raise StateError(f"state field {name!r} must hold numbers, got an array of dtype {array.dtype}.")
+    array = _as_native(sim, name, values)
     array = array if is_integer else array.astype(buffer.dtype, copy=False)
     shape = (num_rows, *buffer.shape)
     if array.shape not in ([shape] if pool else [shape, buffer.shape, ()]):
@@ -162,7 +156,7 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
         raise StateError(
             f"a reset pool must be a dict {{field: array}}, the path of an .npz file, or None; got {describe_value(states)}."
         )
-    shapes = {name: _array_of_field(sim, name, values).shape for name, values in states.items()}
+    shapes = {name: _as_native(sim, name, values).shape for name, values in states.items()}
     sizes = {name: shape[0] if shape else 0 for name, shape in shapes.items()}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")
@@ -220,7 +214,7 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
     if saved.keys() != persistent.keys():
         missing, extra = sorted(persistent.keys() - saved.keys()), sorted(saved.keys() - persistent.keys())
         raise StateError(f"this is no state of {sim.env.state.__module__}: missing {missing}, not known {extra}.")
-    arrays = {name: as_native(sim.device, values) for name, values in saved.items()}
+    arrays = {name: _as_native(sim, name, values) for name, values in saved.items()}
     for name, array in arrays.items():
         expected = _saved_view(name, sim.buffers[name])
         if array.shape != expected.shape or array.dtype != expected.dtype:

@@ -93,18 +93,18 @@ def export_errors(array: Any) -> Iterator[None]:
         ) from error
 
 
-def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
-    """Returns any array or list as a C-contiguous array of the device's module.
+def as_native(device: Device, array: Any) -> Any:
+    """Returns numbers, as any array or a list, as a C-contiguous array of the device's module.
 
     This function serves resets and states, where the time of a copy does not matter.
 
     Args:
         device: the device of the result.
         array: an array of any framework and shape (...), or a list.
-        dtype: the dtype of the result; None for the dtype of `array`.
 
     Raises:
-        TypeError: an array without memory, as `check_has_memory` says, or an object that is no array.
+        TypeError: an array without memory, as `check_has_memory` says, an object that is no array, or elements that are no
+            numbers that both NumPy and CuPy have.
     """
     xp, on_gpu = device.arrays, device.kind == "cuda"
     check_has_memory(array)
@@ -124,6 +124,6 @@ def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
         else:
             array = np.asarray(array)
     address_of(array)  # refuses an array without memory before it is copied
-    if isinstance(array, np.ndarray):
-        array = np.asarray(array, dtype)  # here, since NumPy's errors name a value that cannot be converted, and CuPy's do not
-    return xp.asarray(array, dtype, order="C")
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise TypeError(f"it must hold bool, integers or floats of at most 64 bits, got an array of dtype {array.dtype}")
+    return xp.asarray(array, order="C")
