@@ -353,5 +353,5 @@ def live_page(page: Page, server: LiveServer) -> Page:
     """The page, once it shows a replay."""
     page.errors()
     page.driver.get(server.url)
-    page.wait_until("gpuvecLive.iteration !== null")
+    page.wait_until("(window.gpuvecLive?.iteration ?? null) !== null")
     return page
