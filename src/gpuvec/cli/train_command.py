@@ -65,9 +65,9 @@ def train(
     Args:
         settings: the settings of the algorithm. Those that you do not set are tuned for the environment. `--num-envs auto`
             measures which number of environments, and which length of rollouts, make most steps per second.
-        algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), or ddpg (deep deterministic policy
-            gradient, for continuous actions), or module:name for one that a module of yours registers. Each has its own
-            settings: `gpuvec train --algorithm ddpg --help` lists them.
+        algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), for continuous actions ddpg (deep
+            deterministic policy gradient) or td3 (twin delayed DDPG), or module:name for one that a module of yours registers.
+            Each has its own settings: `gpuvec train --algorithm td3 --help` lists them.
         runs: the folder in which the run folder is created.
         checkpoint_every: iterations between two checkpoints. There is always one at the end; the last two are kept, and of a
             population the last one.
