@@ -243,9 +243,7 @@ class TestNumbersThatAreNotFinite:
         def corrupt_weight(learner: Any, metrics: dict[str, float]) -> None:
             if metrics["iteration"] == 4:
                 with torch.no_grad():
-                    part = (
-                        learner.policy.network.critics[0].layers if has_replay else learner.policy.network.body.critic
-                    )
+                    part = learner.policy.network.critics[0].layers if has_replay else learner.policy.network.body.critic
                     part[0].weight[0, 0] = torch.inf
 
         words = "detected by improve" if has_replay else "detected by (estimate|improve)"
