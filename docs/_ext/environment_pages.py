@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from field_comments import comments_of
 from PIL import Image
 from repository_pages import ENVIRONMENTS, GENERATED, PAGES, ROOT, keep
 
+from gpuvec.cli.envs_command import comments_of
 from gpuvec.drawing.canvas import Canvas
 from gpuvec.random import Key
 from gpuvec.registration import load_env

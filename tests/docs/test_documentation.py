@@ -60,7 +60,7 @@ class TestEnvironments:
             extension("environment_pages").sections_of(f"Walk: go\n\n{wrong}")
 
     def test_comments_describe_fields(self) -> None:
-        assert extension("field_comments").comments_of(Car) == {"position": "[m], of the front wheel", "gear": ""}
+        assert extension("environment_pages").comments_of(Car) == {"position": "[m], of the front wheel", "gear": ""}
 
 
 class TestLinks:

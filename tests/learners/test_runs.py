@@ -27,11 +27,13 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.training import train
 
 SMALL = ["--num-envs", "8", "--num-steps", "16", "--episodes", "1", "--hidden", "16", "--normalize"]
-ENVS = dict.fromkeys(ALGORITHMS, "gpuvec/CartPole-v1") | {"ddpg": "gpuvec/Pendulum-v1"}
+ENVS = dict.fromkeys(ALGORITHMS, "gpuvec/CartPole-v1") | dict.fromkeys(("ddpg", "td3"), "gpuvec/Pendulum-v1")
+REPLAY = ["--buffer-size", "4000", "--batch-size", "32", "--gradient-steps", "2", "--learning-starts", "256"]
 MORE = {algorithm: [] for algorithm in ALGORITHMS} | {
     "ppo": ["--normalize-returns"],
     "a2c": ["--reward-scale", "0.5"],
-    "ddpg": ["--buffer-size", "4000", "--batch-size", "32", "--gradient-steps", "2", "--learning-starts", "256"],
+    "ddpg": REPLAY,
+    "td3": REPLAY,
 }
 TIMES = ("seconds", "steps_per_second", "gpu_memory")
 
@@ -235,17 +237,16 @@ class TestNumbersThatAreNotFinite:
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_a_parameter_that_is_not_finite_is_detected(self, device: str, algorithm: str) -> None:
         env: dict[str, Any] = {"env": ENVS[algorithm], "device": device, "num_envs": 8, "num_steps": 16, "total_steps": 5000}
-        args = args_class(algorithm)(**env, **({"learning_starts": 0} if algorithm == "ddpg" else {}))
+        has_replay = algorithm in ("ddpg", "td3")
+        args = args_class(algorithm)(**env, **({"learning_starts": 0} if has_replay else {}))
 
         def corrupt_weight(learner: Any, metrics: dict[str, float]) -> None:
             if metrics["iteration"] == 4:
                 with torch.no_grad():
-                    part = (
-                        learner.policy.network.critics[0].layers if algorithm == "ddpg" else learner.policy.network.body.critic
-                    )
+                    part = learner.policy.network.critics[0].layers if has_replay else learner.policy.network.body.critic
                     part[0].weight[0, 0] = torch.inf
 
-        words = "detected by improve" if algorithm == "ddpg" else "detected by (estimate|improve)"
+        words = "detected by improve" if has_replay else "detected by (estimate|improve)"
         with pytest.raises(NonFiniteError, match=rf"is not finite: {words} in iteration 5"):
             train(args, corrupt_weight)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.registration import find_env_spec
@@ -46,6 +47,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
+    policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.engine.backends.device import parse_device

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
+from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 
@@ -35,8 +37,8 @@ def export(
         trust: import the Python modules that the policy names for its environment, algorithm and network. Importing runs their
             code.
     """
-    if to.exists() and not force:
-        raise FileExistsError(f"{to} exists: give another name, or --force to replace it.")
+    require_writable(to, force)
+    policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.learners.algorithms import args_to_dict

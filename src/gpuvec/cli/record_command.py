@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
 from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -47,6 +48,7 @@ def record(
     if to.suffix not in (".mp4", ".gif"):
         raise ValueError(f"a video is .mp4 or .gif, got {to.name!r}: give the file one of these endings.")
     require_writable(to, force)
+    policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.replay.recording import record_policy

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from gpuvec.cli.env_lookup import find_own_env, import_own_module
+from gpuvec.cli.output_file import require_runs_folder
 from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
 from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
@@ -60,14 +61,15 @@ def train(
 ) -> int:
     """Train a policy, write a run folder, and evaluate the result.
 
-    Ctrl-C stops the training after the current iteration and writes a checkpoint. `gpuvec resume` continues it.
+    The environment may be the first word: `gpuvec train CartPole-v1`. Ctrl-C stops the training after the current iteration and
+    writes a checkpoint. `gpuvec resume` continues it.
 
     Args:
         settings: the settings of the algorithm. Those that you do not set are tuned for the environment. `--num-envs auto`
             measures which number of environments, and which length of rollouts, make most steps per second.
-        algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), or ddpg (deep deterministic policy
-            gradient, for continuous actions), or module:name for one that a module of yours registers. Each has its own
-            settings: `gpuvec train --algorithm ddpg --help` lists them.
+        algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), for continuous actions ddpg (deep
+            deterministic policy gradient) or td3 (DDPG with two critics), or module:name for one that a module of yours
+            registers. Each has its own settings: `gpuvec train --algorithm td3 --help` lists them.
         runs: the folder in which the run folder is created.
         checkpoint_every: iterations between two checkpoints. There is always one at the end; the last two are kept, and of a
             population the last one.
@@ -90,6 +92,7 @@ def train(
     find_own_env(settings.env)  # an unknown id fails here, before torch is imported
     if settings.network is not None:
         import_own_module(settings.network, "network")
+    require_runs_folder(runs)
     if population:
         refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
         return _train_population(settings, population, runs, best, checkpoint_every)

@@ -51,6 +51,10 @@ class CommandRecorder:
         """
         is_new, run = self._recorder.run is None, self._recorder.open()
         if run is not None:
+            if is_new:
+                print_lines(f"run        {run.path}")
+                option = "" if self._live_settings is None else " --live"
+                print_lines(f"watch      gpuvec watch {run.path}{option}")
             if is_new and self._live_settings is not None:
                 from gpuvec.replay.live.process import LiveReplays
 

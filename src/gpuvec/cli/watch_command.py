@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
 from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -71,6 +72,7 @@ def watch(
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}.")
     require_writable(path, force)
+    policies = tuple(map(complete_policy_name, policies))
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.replay.recording import record_policy
@@ -117,6 +119,8 @@ def find_replay(policies: Sequence[str]) -> Path | None:
             path /= FAILURE
         elif path.suffix != ".html":
             continue
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}: a file *.html is a saved replay, which `gpuvec watch` writes.")
         if len(policies) > 1:
             raise ValueError(
                 f"a saved replay is shown alone, and {path} is one: name it alone, or name a checkpoint of "
@@ -208,8 +212,9 @@ def demo(
     if list:
         print_lines(*policy_names())
         return 0
-    if policy not in policy_names():
-        raise ValueError(f"there is no demo {policy!r}; those that come with gpuvec are {', '.join(policy_names())}.")
+    if Path(policy).exists() and policy not in policy_names():
+        raise ValueError(f"the demo shows policies that come with gpuvec: `gpuvec watch {policy}` shows {policy}.")
+    policy = complete_policy_name(policy)
     path = to or Path(f"demo-{policy}.html")
     require_writable(path, force or (to is None and is_replay(path)))
     trained, record = load_demo_policy(policy), read_record(model_card(policy))

@@ -1,7 +1,8 @@
 """The registry of algorithms, the only list of them. Importing this module imports no torch.
 
-An algorithm is a subclass of `policy.Policy` with a subclass of `TrainingArgs`. PPO, A2C and DDPG register here as an algorithm
-of a user does. The command line, the checkpoints, the tuned settings and the tests of all algorithms use this registry.
+An algorithm is a subclass of `policy.Policy` with a subclass of `TrainingArgs`. PPO, A2C, DDPG and TD3 register here as an
+algorithm of a user does. The command line, the checkpoints, the tuned settings and the tests of all algorithms use this
+registry.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from gpuvec.learners.config.a2c_config import A2CArgs
-from gpuvec.learners.config.ddpg_config import DDPGArgs
+from gpuvec.learners.config.ddpg_config import DDPGArgs, TD3Args
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.setting_types import describe_type, is_finite, is_setting_type, matches_type, setting_types
 from gpuvec.learners.config.training_config import PACKAGE, TrainingArgs
@@ -84,6 +85,7 @@ def register_algorithm(
 register_algorithm("ppo", PPOArgs, "gpuvec.learners.ppo:PPO", "gpuvec.learners.fused_ppo.select_path:make_ppo")
 register_algorithm("a2c", A2CArgs, "gpuvec.learners.a2c:A2C")
 register_algorithm("ddpg", DDPGArgs, "gpuvec.learners.ddpg:DDPG")
+register_algorithm("td3", TD3Args, "gpuvec.learners.ddpg:DDPG")
 
 
 def args_class(algorithm: str) -> type[TrainingArgs]:
