@@ -237,13 +237,6 @@ class TestServer:
 
 
 class TestCommand:
-    @pytest.fixture
-    def heeds_interrupts(self) -> Iterator[None]:
-        """Makes programs heed SIGINT, which those that a script starts in the background ignore."""
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        yield
-        signal.signal(signal.SIGINT, handler)
-
     @pytest.mark.usefixtures("heeds_interrupts")
     def test_it_serves_until_interrupted(self, run: Path) -> None:
         command = [sys.executable, "-u", "-m", "gpuvec", "watch", str(run), "--live", "--port", "0", "--no-open"]

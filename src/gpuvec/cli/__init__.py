@@ -64,6 +64,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     from gpuvec.cli.eval_command import evaluate
     from gpuvec.cli.export_command import export
     from gpuvec.cli.new_env_command import new_env
+    from gpuvec.cli.play_command import play_env
     from gpuvec.cli.plot_command import plot
     from gpuvec.cli.record_command import record
     from gpuvec.cli.runs_command import runs
@@ -86,6 +87,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
         "eval": evaluate,
         "watch": watch,
         "demo": demo,
+        "play": play_env,
         "record": record,
         "export": export,
         "runs": runs,
