@@ -340,9 +340,33 @@ class TestSinks:
         assert [{k: v for k, v in point.items() if k not in TIMES} for point, _ in tracked.points] == rows
         assert tracked.finished == 1
 
+    def test_a_tracker_that_fails_does_not_end_the_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Failing(Tracked):
+            def log(self, metrics: dict[str, float], step: int) -> None:
+                super().log(metrics, step)
+                if len(self.points) == 2:
+                    raise ConnectionError("the network is down")
+
+        monkeypatch.setitem(sys.modules, "wandb", tracked := Failing())
+        with pytest.warns(RuntimeWarning, match="no more metrics are sent to wandb: the network is down"):
+            assert main([*command("ppo", tmp_path, iterations=4), "--log", "wandb"]) == 0
+        (run,) = tmp_path.iterdir()
+        assert [row["iteration"] for row in rows_of(run)] == [1, 2, 3, 4]
+        assert (len(tracked.points), tracked.finished) == (2, 0)
+
+    def test_a_tracker_that_cannot_begin_is_reported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+        class Refusing(Tracked):
+            def init(self, **arguments: Any) -> Tracked:
+                raise PermissionError("no API key")
+
+        monkeypatch.setitem(sys.modules, "wandb", Refusing())
+        assert main([*command("ppo", tmp_path, iterations=2), "--log", "wandb"]) == 1
+        assert "gpuvec: wandb cannot begin a run (no API key): correct its settings" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
+
     def test_a_tracker_that_is_not_installed_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "trackio", None)
-        with pytest.raises(MissingExtraError, match=r"metrics cannot be sent to trackio .*: pip install trackio"):
+        with pytest.raises(MissingExtraError, match=r"metrics cannot be sent to trackio .*pip install 'gpuvec\[trackio\]'"):
             sinks.require_packages(["trackio"])
 
     def test_lines_after_the_checkpoint_are_removed(self, tmp_path: Path) -> None:

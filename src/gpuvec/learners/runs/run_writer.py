@@ -60,7 +60,7 @@ class RunWriter:
     Raises:
         RunInUseError: another process writes to the folder.
         CheckpointError: the folder contains links or damaged metrics.
-        RunWriteError: a file cannot be written.
+        RunWriteError: a file cannot be written, or a tracker cannot begin the run.
     """
 
     def __init__(self, folder: RunFolder, args: Mapping[str, Any], sinks: Sequence[str] = (), iteration: int = 0) -> None:
@@ -74,7 +74,13 @@ class RunWriter:
         folder.write(SETTINGS, to_json(dict(args)))
         num_env_steps = iteration * args["num_envs"] * args["num_steps"] if iteration else 0
         self._sinks: list[Sink] = [metrics]
-        self._sinks += [SINKS[name](self.path, args, num_env_steps) for name in sinks]
+        try:
+            for name in sinks:
+                self._sinks.append(SINKS[name](self.path, args, num_env_steps))
+        except BaseException:
+            for sink in self._sinks:
+                sink.close()
+            raise
 
     @classmethod
     def new(cls, runs: Path | str, algorithm: str, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> RunWriter:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,6 +111,9 @@ class Tracker:
     The packages have the same interface. Their own settings, such as WANDB_MODE=offline, determine where they store a run and
     whether they use the network.
 
+    After a run has begun, an error of the tracker, such as a network that is down, ends the tracking with a warning and not the
+    training: metrics.jsonl has all numbers.
+
     Args:
         package: "wandb" or "trackio".
         folder: the path of the run folder.
@@ -118,13 +122,21 @@ class Tracker:
 
     Raises:
         MissingExtraError: the package is not installed.
+        RunWriteError: the tracker cannot begin the run.
     """
 
     def __init__(self, package: str, folder: Path, args: Mapping[str, Any], num_env_steps: int) -> None:
         tracker = _import(package, package)
         wandb_options = {"dir": str(folder), "id": folder.name} if package == "wandb" else {}
         resume = "allow" if num_env_steps or package == "wandb" else "never"
-        self._run = tracker.init(project=PROJECT, name=folder.name, config=dict(args), resume=resume, **wandb_options)
+        self._package, self._has_failed = package, False
+        try:
+            self._run = tracker.init(project=PROJECT, name=folder.name, config=dict(args), resume=resume, **wandb_options)
+        except Exception as error:  # of any type: it is another package's
+            raise RunWriteError(
+                f"{package} cannot begin a run ({error}): correct its settings, as in `{package}`'s documentation, or leave "
+                f"--log {package} out."
+            ) from error
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Sends the metrics that are finite numbers.
@@ -132,11 +144,22 @@ class Tracker:
         Args:
             metrics: {name: value}, with "iteration" and "steps"; nan where there is no number yet.
         """
-        self._run.log({k: v for k, v in metrics.items() if math.isfinite(v)}, step=int(metrics["steps"]))
+        numbers = {k: v for k, v in metrics.items() if math.isfinite(v)}
+        self._attempt(lambda: self._run.log(numbers, step=int(metrics["steps"])))
 
     def close(self) -> None:
         """Ends the run of the tracker."""
-        self._run.finish()
+        self._attempt(self._run.finish)
+
+    def _attempt(self, call: Callable[[], Any]) -> None:
+        """Calls the tracker, unless it has failed before."""
+        if self._has_failed:
+            return
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # of any type: it is another package's, and must not end a training
+            self._has_failed = True
+            warnings.warn(f"no more metrics are sent to {self._package}: {error}", RuntimeWarning, stacklevel=3)
 
 
 SINKS: dict[str, Callable[[Path, Mapping[str, Any], int], Sink]] = {
@@ -198,4 +221,7 @@ def _import(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(f"metrics cannot be sent to {package} ({error}): pip install {package}.") from error
+        extra = "train" if package == "tensorboard" else package
+        raise MissingExtraError(
+            f"metrics cannot be sent to {package} ({error}). Install the extra: pip install 'gpuvec[{extra}]'."
+        ) from error
