@@ -125,6 +125,38 @@ class TestGame:
             with pytest.raises(ActionError, match="the episode has ended"):
                 game.step([0])
 
+    def test_continuous_actions_reach_the_environment(self) -> None:
+        envs: Any = gym.make_vec("gpuvec/Pendulum-v1", 1, device="cpu", output="numpy", autoreset_mode="Disabled")
+        with closing(envs), closing(Game("gpuvec/Pendulum-v1", {}, "0", AT_RANDOM, seed=3)) as game:
+            envs.reset(seed=3)
+            expected = 0.0
+            for torque in (2.0, -2.0, 0.0):
+                expected += float(envs.step(np.array([[torque]], np.float32))[1][0])
+                game.step([torque])
+            assert game.frame()["return"] == expected
+
+    def test_components_are_written_into_the_tensors_of_a_policy(self) -> None:
+        torch = pytest.importorskip("torch")
+        given = []
+
+        class Idle:
+            output = "torch"
+
+            def make_act(self, envs: Any, stochastic: bool) -> Any:
+                def act(obs: Any) -> Any:
+                    given.append(torch.full((1, envs.num_agents, 2), 1))
+                    return given[-1]
+
+                return act
+
+        others: Any = Others("", Idle())
+        with closing(Game("gpuvec/TagContinuous-v0", {}, "1", others, seed=0)) as game:
+            control = next(c for c in game.controls.choices if c.component == 1)
+            action = [float(game.controls.idle[0] or 0.0), control.value]
+            game.step(action)
+            assert given[-1][0, 1].tolist() == action
+            assert (given[-1][0, 2:] == 1).all()
+
     def test_each_episode_has_the_next_seed(self) -> None:
         with closing(Game("gpuvec/CartPole-v1", {}, "0", AT_RANDOM, seed=7)) as game:
             first = game.frame()

@@ -142,8 +142,13 @@ class Game:
             raise ActionError("it is the turn of another agent.")
         actions = self._actions_of_others()
         if action is not None:  # A waiting agent's action means nothing.
+            self._require_allowed(action)
             row = actions[0] if self._is_multi_agent else actions
-            row[self.agent] = self._checked_action(action)
+            if isinstance(self._space, gym.spaces.Discrete):
+                row[self.agent] = int(action[0])
+            else:
+                for component, value in enumerate(action):  # one by one, as arrays and tensors both take them
+                    row[self.agent][component] = value
         self._obs, reward, terminated, truncated, self._infos = self._envs.step(actions)
         self._num_steps += 1
         self._returns += np.asarray(to_host(reward), float).reshape(-1)
@@ -205,8 +210,8 @@ class Game:
             raise ValueError(f"action_names of {env_id} has {len(names)} names, and there must be {count}.")
         return names
 
-    def _checked_action(self, action: Sequence[float]) -> Any:
-        """Returns the person's action as the environment takes it: a number, or a list of K."""
+    def _require_allowed(self, action: Sequence[float]) -> None:
+        """Raises ActionError unless the person may choose an action in this state."""
         choices, idle = self.controls
         is_known = len(action) == len(idle) and all(
             any(control.component == k and control.value == value for control in choices) or value == idle[k]
@@ -217,17 +222,6 @@ class Game:
         mask = self._own_mask()
         if mask is not None and not all(mask[self._mask_index(k, value)] for k, value in enumerate(action)):
             raise ActionError("this action is not allowed now.")
-        if isinstance(self._space, gym.spaces.Box):
-            return self._to_actions(np.array(action, np.float32).reshape(self._space.shape))
-        return int(action[0]) if isinstance(self._space, gym.spaces.Discrete) else self._to_actions(np.array(action, np.int64))
-
-    def _to_actions(self, values: NDArray[Any]) -> Any:
-        """Returns an array of the kind that the policy of the other agents returns."""
-        if self._others.policy is None or self._others.policy.output == "numpy":
-            return values
-        import torch
-
-        return torch.from_numpy(values)
 
     def _actions_of_others(self) -> Any:
         """Returns actions of all agents, of which the person's is replaced: (1, A), (1, A, K), or of one agent (1,), (1, K)."""
