@@ -176,6 +176,20 @@ class TestGame:
             assert all(len(picture) == 1 for picture in pictures)
             assert (pictures[0] != pictures[2]).any()
 
+    def test_a_picture_shows_the_last_action(self) -> None:
+        """Pendulum writes its torque, which its first picture does not have."""
+        with closing(Game("gpuvec/Pendulum-v1", {}, "0", AT_RANDOM, seed=0)) as game:
+
+            def texts() -> list[str]:
+                return [text for mark in game.frame()["scene"]["layouts"][0]["marks"] for text in mark.get("texts", ())]
+
+            shown = [texts()]
+            for torque in (2.0, -2.0):
+                game.step([torque])
+                shown.append(texts())
+            game.begin_episode()
+            assert [*shown, texts()] == [[], ["torque +2.00 N m"], ["torque -2.00 N m"], []]
+
     @pytest.mark.parametrize("action", [[2], [-1], [0.5], [0, 0], []])
     def test_unknown_actions_are_refused(self, action: list[float]) -> None:
         with closing(Game("gpuvec/CartPole-v1", {}, "0", AT_RANDOM, seed=0)) as game:

@@ -123,6 +123,7 @@ class Game:
         obs, infos = self._envs.reset(seed=self._next_seed)
         self._seed, self._next_seed = self._next_seed, self._next_seed + 1
         self._obs, self._infos = obs, infos
+        self._last_action: Any = None
         self._num_steps, self._returns, self._ending = 0, np.zeros(self.num_agents), ""
 
     def step(self, action: Sequence[float] | None) -> None:
@@ -149,6 +150,7 @@ class Game:
             else:
                 for component, value in enumerate(action):  # one by one, as arrays and tensors both take them
                     row[self.agent][component] = value
+        self._last_action = np.array(to_host(actions)[0])  # a copy, since a policy may use its memory again
         self._obs, reward, terminated, truncated, self._infos = self._envs.step(actions)
         self._num_steps += 1
         self._returns += np.asarray(to_host(reward), float).reshape(-1)
@@ -160,7 +162,7 @@ class Game:
         """Returns the state of the game, as JSON has it: the scene of one frame of a replay, and the score."""
         tracks = TrackWriter()
         fields = {name: to_host(array)[0] for name, array in self._envs.get_state().items()}
-        canvas = draw_state(self._env, fields, self._params)
+        canvas = draw_state(self._env, fields, self._params, self._last_action)
         if not isinstance(canvas, Canvas):
             raise ValueError(f"{self._env_id} cannot be played: its `draw` returns pixels, and the page shows a gpuvec.Canvas.")
         drawing = encode_drawing([canvas], tracks)
