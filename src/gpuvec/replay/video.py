@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -55,6 +56,22 @@ def _side_by_side(pictures: Sequence[Frame]) -> Frame:
     return frame
 
 
+def require_encoder(suffix: str) -> None:
+    """Checks that the packages are installed that draw and encode videos.
+
+    Args:
+        suffix: ".mp4" or ".gif".
+
+    Raises:
+        MissingExtraError: a package is missing.
+    """
+    packages = {"PIL": "Pillow"} | ({"imageio_ffmpeg": "imageio-ffmpeg"} if suffix == ".mp4" else {})
+    for module, package in packages.items():
+        if find_spec(module) is None:
+            remedy = f"{install_command('video' if suffix == '.mp4' else 'render')}"
+            raise MissingExtraError(f"{suffix[1:].upper()} needs {package}, which is not installed: {remedy}.")
+
+
 def encode_video(frames: Iterable[Frame], suffix: str, fps: float) -> bytes:
     """Returns a video file.
 
@@ -73,20 +90,18 @@ def encode_video(frames: Iterable[Frame], suffix: str, fps: float) -> bytes:
 def _encode_gif(frames: Iterable[Frame], fps: float) -> bytes:
     from PIL import Image  # the frames were drawn with it
 
-    first, *others = (Image.fromarray(frame) for frame in frames)
+    pictures = (Image.fromarray(frame) for frame in frames)
+    first = next(pictures)
     file = BytesIO()
     duration = 1000.0 / min(fps, MAX_GIF_FPS)
-    first.save(file, "GIF", save_all=True, append_images=others, duration=duration, loop=0, optimize=True)
+    first.save(file, "GIF", save_all=True, append_images=pictures, duration=duration, loop=0, optimize=True)
     return file.getvalue()
 
 
 def _encode_mp4(frames: Iterable[Frame], fps: float) -> bytes:
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise MissingExtraError(
-            f"MP4 needs imageio-ffmpeg, which is not installed: {install_command('video')}, or write a .gif."
-        ) from error
+    require_encoder(".mp4")
+    import imageio_ffmpeg
+
     frames = iter(frames)
     first = next(frames)
     height, width = first.shape[:2]
