@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from tests.support import trolley_env
+from tests.support.trackers import TRACKERS, Wandb
 
 from gpuvec import register
 from gpuvec.cli import main
@@ -43,76 +44,6 @@ def rows_of(run: Path) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-class Video:
-    """A replacement for `wandb.Video` and `trackio.Video`, which take the paths of files."""
-
-    def __init__(
-        self, data_or_path: str, caption: str | None = None, fps: int | None = None, format: str | None = None
-    ) -> None:
-        assert data_or_path.endswith(".mp4")
-        self.content, self.caption = Path(data_or_path).read_bytes(), caption
-
-
-class Wandb:
-    """A replacement for the module wandb, and for its run; records all calls. A test compares it with the package."""
-
-    Video = Video
-
-    def __init__(self) -> None:
-        self.begun: dict[str, Any] = {}
-        self.points: list[tuple[dict[str, Any], int | None]] = []
-        self.finished = 0
-
-    def init(
-        self,
-        *,
-        entity: str | None = None,
-        project: str | None = None,
-        dir: str | None = None,
-        id: str | None = None,
-        name: str | None = None,
-        config: dict[str, Any] | None = None,
-        resume: str | None = None,
-    ) -> Wandb:
-        self.begun = {
-            "entity": entity,
-            "project": project,
-            "dir": dir,
-            "id": id,
-            "name": name,
-            "config": config,
-            "resume": resume,
-        }
-        return self
-
-    def log(self, data: dict[str, Any], step: int | None = None) -> None:
-        self.points.append((data, step))
-
-    def finish(self) -> None:
-        self.finished += 1
-
-    @property
-    def metrics(self) -> list[tuple[dict[str, Any], int | None]]:
-        return [point for point in self.points if "video" not in point[0]]
-
-    @property
-    def videos(self) -> list[tuple[Video, int | None]]:
-        return [(data["video"], step) for data, step in self.points if "video" in data]
-
-
-class Trackio(Wandb):
-    """The same for trackio, which takes fewer arguments."""
-
-    def init(  # type: ignore[override]
-        self, *, project: str, name: str | None = None, config: dict[str, Any] | None = None, resume: str = "never"
-    ) -> Trackio:
-        self.begun = {"project": project, "name": name, "config": config, "resume": resume}
-        return self
-
-
-TRACKERS = {"wandb": Wandb, "trackio": Trackio}
-
-
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in WANDB_NAMES:
@@ -128,7 +59,7 @@ def tracker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def name_of(tracker: Wandb) -> str:
-    return "trackio" if isinstance(tracker, Trackio) else "wandb"
+    return next(name for name, replacement in TRACKERS.items() if type(tracker) is replacement)
 
 
 def test_tensorboard_has_all_metrics_of_a_resumed_run(tmp_path: Path) -> None:
@@ -280,7 +211,7 @@ class TestOptions:
     def test_options_of_a_tracker_that_is_not_used_are_refused(
         self, options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     ) -> None:
-        monkeypatch.setitem(sys.modules, "trackio", Trackio())
+        monkeypatch.setitem(sys.modules, "trackio", TRACKERS["trackio"]())
         assert main(command(tmp_path, 1, *options)) == 1
         assert message in capsys.readouterr().err
         assert not list(tmp_path.iterdir())

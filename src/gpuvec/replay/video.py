@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from itertools import chain
@@ -72,22 +72,24 @@ def require_encoder(suffix: str) -> None:
             raise MissingExtraError(f"{suffix[1:].upper()} needs {package}, which is not installed: {remedy}.")
 
 
-def encode_video(frames: Iterable[Frame], suffix: str, fps: float) -> bytes:
-    """Returns a video file.
+def encode_video(episodes: Sequence[Episode], suffix: str, fps: float | None = None) -> bytes:
+    """Returns a video file of episodes side by side; a shorter episode stays at its end.
 
     Args:
-        frames: (H, W, 3) uint8 each, of one size with even H and W.
+        episodes: what is shown, at least one.
         suffix: ".mp4" or ".gif".
-        fps: pictures per second; a GIF has at most 50.
+        fps: pictures per second; None for the first environment's own speed. A GIF has at most 50.
 
     Raises:
         MissingExtraError: a package is missing.
-        ReplayError: ffmpeg failed.
+        ReplayError: an environment draws no pictures, or pixels instead of a `Canvas`, or ffmpeg failed.
     """
-    return _encode_gif(frames, fps) if suffix == ".gif" else _encode_mp4(frames, fps)
+    require_encoder(suffix)
+    encode = _encode_gif if suffix == ".gif" else _encode_mp4
+    return encode(video_frames(episodes), fps or episodes[0].env.render_fps)
 
 
-def _encode_gif(frames: Iterable[Frame], fps: float) -> bytes:
+def _encode_gif(frames: Iterator[Frame], fps: float) -> bytes:
     from PIL import Image  # the frames were drawn with it
 
     pictures = (Image.fromarray(frame) for frame in frames)
@@ -98,11 +100,9 @@ def _encode_gif(frames: Iterable[Frame], fps: float) -> bytes:
     return file.getvalue()
 
 
-def _encode_mp4(frames: Iterable[Frame], fps: float) -> bytes:
-    require_encoder(".mp4")
+def _encode_mp4(frames: Iterator[Frame], fps: float) -> bytes:
     import imageio_ffmpeg
 
-    frames = iter(frames)
     first = next(frames)
     height, width = first.shape[:2]
     with tempfile.TemporaryDirectory() as folder:

@@ -81,7 +81,7 @@ def record_request(folder: RunFolder, request: Request, rows: int, seed: int, vi
     from gpuvec.learners.policy_files.policy_file import read_policy_file
     from gpuvec.replay.document import to_page
     from gpuvec.replay.recording import record_policy
-    from gpuvec.replay.video import encode_video, video_frames
+    from gpuvec.replay.video import encode_video
 
     name = file_name(request.iteration, POLICY)
     folder.write(name, request.policy)
@@ -97,9 +97,7 @@ def record_request(folder: RunFolder, request: Request, rows: int, seed: int, vi
     scenes = record_policy(policy, f"iteration {request.iteration:,}", rows=rows, seed=seed, max_steps=MAX_STEPS)
     folder.write(file_name(request.iteration, REPLAY), to_page(replay.make(scenes)).encode())
     for suffix in videos:
-        episode = scenes[0].episode
-        video = encode_video(video_frames([episode]), suffix, episode.env.render_fps)
-        folder.write(file_name(request.iteration, suffix), video)
+        folder.write(file_name(request.iteration, suffix), encode_video([scenes[0].episode], suffix))
     remove_surplus(folder)
 
 
