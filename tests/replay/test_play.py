@@ -316,8 +316,14 @@ class TestServer:
         assert status == 200
         assert f'<meta name="token" content="{server.token}">' in page
         assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
-        for path in ("/play.js", "/play.css", *re.findall(r'from "(/player/\w+\.js)"', get(server, "/play.js")[1])):
-            assert get(server, path)[0] == 200, path
+        assert get(server, "/play.css")[0] == 200
+        paths = ["/play.js"]
+        for path in paths:  # also those that a module imports
+            status, module, _ = get(server, path)
+            assert status == 200, path
+            imported = re.findall(r'^import .* from "(?:/player|\.)/(\w+\.js)"', module, re.MULTILINE)
+            paths += [each for each in dict.fromkeys(f"/player/{name}" for name in imported) if each not in paths]
+        assert {"/player/scene.js", "/player/tracks.js", "/player/loading.js"} <= set(paths)
 
     @pytest.mark.parametrize(
         "path", ["/player/none.js", "/player/../server.py", "/player/%2e%2e/page.py", "/index.html", "/step"]

@@ -10,10 +10,12 @@ import errno
 import hmac
 import re
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
+from importlib.resources import files
 from socketserver import StreamRequestHandler, ThreadingTCPServer
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from gpuvec.errors import ServerError
 
@@ -64,6 +66,8 @@ class LocalServer(ThreadingTCPServer):
     """
 
     daemon_threads = allow_reuse_address = True
+    page_files: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """{path of the address: (file in the folder of replays, media type)} of the parts of the page."""
 
     def __init__(self, port: int, token: str = "") -> None:
         try:
@@ -86,6 +90,9 @@ class LocalServer(ThreadingTCPServer):
         Args:
             path: of the address, with a leading slash.
         """
+        if path in self.page_files:
+            name, kind = self.page_files[path]
+            return Answer((files("gpuvec.replay") / name).read_bytes(), kind, PAGE_POLICY)
         return refusal(HTTPStatus.NOT_FOUND, "There is no such page.")
 
     def answer_post(self, path: str, body: bytes) -> Answer:

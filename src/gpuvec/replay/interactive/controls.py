@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from gpuvec.replay.recording import action_sizes
+
 LEFT, RIGHT, UP, DOWN = ("ArrowLeft", "a"), ("ArrowRight", "d"), ("ArrowUp", "w"), ("ArrowDown", "s")
 KEYS_OF_WORDS = {
     "left": LEFT, "right": RIGHT, "up": UP, "forward": UP, "down": DOWN, "back": DOWN, "backward": DOWN,
@@ -51,7 +53,7 @@ def find_controls(space: gym.Space[Any], names: Sequence[str]) -> Controls:
     """
     if isinstance(space, gym.spaces.Box):
         return _continuous_controls(space, names)
-    sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else [int(n) for n in space.nvec]  # type: ignore[attr-defined]
+    sizes = action_sizes(space)
     starts = np.broadcast_to(np.asarray(space.start), len(sizes)).tolist()  # type: ignore[attr-defined]  # both have it
     choices, idle, first = list[Control](), list[float | None](), 0
     for component, (size, start) in enumerate(zip(sizes, starts, strict=True)):

@@ -20,7 +20,7 @@ from gpuvec.registration import registered_envs
 from gpuvec.replay.document import TrackWriter
 from gpuvec.replay.drawing import encode_drawing
 from gpuvec.replay.interactive.controls import find_controls
-from gpuvec.replay.recording import agent_indices
+from gpuvec.replay.recording import action_sizes, agent_indices
 from gpuvec.spec import Environment, MultiAgentEnv
 from gpuvec.vector.host_copies import to_host
 from gpuvec.vector.rendering import draw_state
@@ -87,6 +87,7 @@ class Game:
             self._space = self._env.spaces(self._params)[1]
         self._roles = {role: agent_indices(agents, self.num_agents) for role, agents in self._envs.roles.items()}
         self.agent = self._find_agent(agent)
+        self._sizes = action_sizes(self._space)
         self.controls = find_controls(self._space, self._action_names(env_id))
         self._act = None if others.policy is None else others.policy.make_act(self._envs, others.stochastic)
         self._rng = np.random.default_rng(seed)
@@ -168,7 +169,7 @@ class Game:
         drawing = encode_drawing([canvas], tracks)
         rewards = tracks.add(np.zeros((1, self.num_agents), np.float32))
         scene = {**drawing, "num_frames": 1, "rewards": rewards}
-        others = np.delete(self._returns, self.agent)
+        others, mask = np.delete(self._returns, self.agent), self._own_mask()
         return {
             "scene": scene,
             "data": base64.b64encode(tracks.data).decode("ascii"),
@@ -180,7 +181,7 @@ class Game:
             "is_your_turn": self._is_own_turn,
             "is_active": self._is_active,
             "ending": self._ending,
-            "allowed": self._allowed_controls(),
+            "allowed": [mask is None or bool(mask[self._mask_index(c.component, c.value)]) for c in self.controls.choices],
         }
 
     @property
@@ -206,8 +207,7 @@ class Game:
     def _action_names(self, env_id: str) -> Sequence[str]:
         declared = self._env.action_names
         names = tuple(declared(self._params) if callable(declared) else declared)
-        is_box = isinstance(self._space, gym.spaces.Box)
-        count = math.prod(self._space.shape) if is_box else sum(self._sizes())
+        count = sum(self._sizes) or math.prod(self._space.shape)
         if len(names) != count:
             raise ValueError(f"action_names of {env_id} has {len(names)} names, and there must be {count}.")
         return names
@@ -238,25 +238,13 @@ class Game:
         space, rng = self._space, self._rng
         if isinstance(space, gym.spaces.Box):
             return rng.uniform(space.low, space.high).astype(np.float32)
-        sizes = self._sizes()
-        masks = np.split(np.ones(sum(sizes), bool) if mask is None else mask, np.cumsum(sizes)[:-1])
+        masks = np.split(np.ones(sum(self._sizes), bool) if mask is None else mask, np.cumsum(self._sizes)[:-1])
         choices = np.array([rng.choice(np.flatnonzero(allowed)) for allowed in masks])
         return choices[0] + space.start if isinstance(space, gym.spaces.Discrete) else choices + space.start
 
-    def _sizes(self) -> list[int]:
-        """Returns the number of choices of each component of a discrete action."""
-        space = self._space
-        return [int(space.n)] if isinstance(space, gym.spaces.Discrete) else [int(n) for n in space.nvec]
-
     def _mask_index(self, component: int, value: float) -> int:
-        start = int(np.broadcast_to(self._space.start, len(self._sizes()))[component])
-        return sum(self._sizes()[:component]) + int(value) - start
-
-    def _allowed_controls(self) -> list[bool]:
-        """Returns which controls choose an action that the environment allows in this state."""
-        mask = self._own_mask()
-        choices = self.controls.choices
-        return [mask is None or bool(mask[self._mask_index(control.component, control.value)]) for control in choices]
+        start = int(np.broadcast_to(self._space.start, len(self._sizes))[component])
+        return sum(self._sizes[:component]) + int(value) - start
 
     def _describe_ending(self, is_terminated: bool) -> str:
         """Returns how the episode ended, in a few words."""

@@ -11,16 +11,14 @@ import math
 import re
 import secrets
 from http import HTTPStatus
-from importlib.resources import files
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 from gpuvec.errors import ActionError
 from gpuvec.replay.interactive.game import Game
-from gpuvec.replay.local_server import CSS, HTML, JAVASCRIPT, JSON, PAGE_POLICY, Answer, LocalServer, refusal
+from gpuvec.replay.local_server import CSS, HTML, JAVASCRIPT, JSON, Answer, LocalServer, refusal
+from gpuvec.replay.page import BOOT, MODULES
 
-PAGE_FILES = {"/play.js": ("interactive/page/play.js", JAVASCRIPT), "/play.css": ("interactive/page/play.css", CSS)}
-PLAYER_FILE = re.compile(r"/player/([a-z]{1,20}\.js)")  # modules of the player, which draw
 PAGE_ID = re.compile(r"[0-9a-f]{32}")
 MAX_COMPONENTS = 64  # of an action in a request
 
@@ -37,6 +35,13 @@ class PlayServer(LocalServer):
         ServerError: another program uses the port, or this one may not.
     """
 
+    page_files: ClassVar = {
+        "/": ("interactive/page/index.html", HTML),
+        "/play.js": ("interactive/page/play.js", JAVASCRIPT),
+        "/play.css": ("interactive/page/play.css", CSS),
+        **{f"/player/{name}.js": (f"player/{name}.js", JAVASCRIPT) for name in (*BOOT, *MODULES)},  # which draw
+    }
+
     def __init__(self, game: Game, port: int, fps: float | None = None) -> None:
         super().__init__(port, secrets.token_urlsafe(32))
         self._game, self._fps, self._page, self._lock = game, fps, "", Lock()
@@ -47,15 +52,8 @@ class PlayServer(LocalServer):
         Args:
             path: of the address, with a leading slash.
         """
-        if path == "/":
-            page = _read("interactive/page/index.html").replace(b"TOKEN", self.token.encode())
-            return Answer(page, HTML, PAGE_POLICY)
-        if path in PAGE_FILES:
-            name, kind = PAGE_FILES[path]
-            return Answer(_read(name), kind, PAGE_POLICY)
-        if (match := PLAYER_FILE.fullmatch(path)) and (files("gpuvec.replay") / "player" / match[1]).is_file():
-            return Answer(_read(f"player/{match[1]}"), JAVASCRIPT, PAGE_POLICY)
-        return super().answer(path)
+        answer = super().answer(path)
+        return answer._replace(content=answer.content.replace(b"TOKEN", self.token.encode())) if path == "/" else answer
 
     def answer_post(self, path: str, body: bytes) -> Answer:
         """Begins an episode for a page, or takes a step.
@@ -90,10 +88,6 @@ class PlayServer(LocalServer):
 
 def _to_answer(value: dict[str, Any]) -> Answer:
     return Answer(json.dumps(value, allow_nan=False).encode(), JSON)
-
-
-def _read(name: str) -> bytes:
-    return (files("gpuvec.replay") / name).read_bytes()
 
 
 def _parse(body: bytes) -> dict[str, Any] | None:

@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 import re
 from http import HTTPStatus
-from importlib.resources import files
 from threading import Lock
+from typing import ClassVar
 
 from gpuvec.errors import CheckpointError, ReplayError
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.replay.document import to_page
 from gpuvec.replay.live.files import read_live_replay
 from gpuvec.replay.live.status import LiveStatus
-from gpuvec.replay.local_server import CSS, HTML, JAVASCRIPT, JSON, PAGE_POLICY, Answer, LocalServer, refusal
+from gpuvec.replay.local_server import CSS, HTML, JAVASCRIPT, JSON, Answer, LocalServer, refusal
 
 REPLAY_PATH = re.compile(r"/replay/(\d{1,18})\.html")
 # The page of a replay has a policy of its own, which allows its script and its style by their hashes.
 REPLAY_POLICY = "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
-PAGE_FILES = {"/": ("index.html", HTML), "/live.js": ("live.js", JAVASCRIPT), "/live.css": ("live.css", CSS)}
 
 
 class LiveServer(LocalServer):
@@ -39,6 +38,12 @@ class LiveServer(LocalServer):
         ServerError: another program uses the port, or this one may not.
     """
 
+    page_files: ClassVar = {
+        "/": ("live/page/index.html", HTML),
+        "/live.js": ("live/page/live.js", JAVASCRIPT),
+        "/live.css": ("live/page/live.css", CSS),
+    }
+
     def __init__(self, folder: RunFolder, port: int) -> None:
         super().__init__(port)
         self.run, self._status, self._lock = folder, LiveStatus(folder), Lock()
@@ -50,9 +55,6 @@ class LiveServer(LocalServer):
             path: of the address, with a leading slash.
         """
         try:
-            if path in PAGE_FILES:
-                name, kind = PAGE_FILES[path]
-                return Answer((files("gpuvec.replay.live") / "page" / name).read_bytes(), kind, PAGE_POLICY)
             if path == "/status.json":
                 with self._lock:
                     return Answer(json.dumps(self._status.read(), allow_nan=False).encode(), JSON)
