@@ -159,7 +159,7 @@ class Tracker:
             "resume": "allow" if num_env_steps else "never",
         }
         if package == "wandb":
-            options |= {"dir": str(folder), "id": folder.name, "entity": tracking.wandb_entity, "resume": "allow"}
+            options |= {"dir": str(folder), "id": folder.name, "entity": tracking.wandb_entity or None, "resume": "allow"}
         try:
             self._run = self._tracker.init(config=dict(args), **options)
         except Exception as error:  # of any type: it is another package's
@@ -212,11 +212,11 @@ class Tracking:
     capture_video: bool = False
     """Record a video of the policy with each live replay, or once a minute without --watch. It is a file of the run folder, and
     is sent to where --log says. It needs the extra `video`, or `render` for TensorBoard alone."""
-    wandb_project: str | None = None
+    wandb_project: str = ""
     """The project at W&B or trackio; by default gpuvec, or for W&B that of WANDB_PROJECT."""
-    wandb_entity: str | None = None
+    wandb_entity: str = ""
     """The user or the team at W&B; by default that of its settings."""
-    wandb_name: str | None = None
+    wandb_name: str = ""
     """The name of the run at W&B or trackio; by default that of the run folder, or for W&B that of WANDB_NAME."""
 
     @property
@@ -235,7 +235,7 @@ class Tracking:
         for name in self.log:
             _import("torch.utils.tensorboard" if name == "tensorboard" else name, name)
         for option, packages in (("project", TRACKERS), ("entity", ("wandb",)), ("name", TRACKERS)):
-            if getattr(self, f"wandb_{option}") is not None and not set(packages) & set(self.log):
+            if getattr(self, f"wandb_{option}") and not set(packages) & set(self.log):
                 raise ValueError(f"--wandb-{option} is for --log {' or '.join(packages)}, which was not given.")
 
     def open(self, name: str, folder: Path, args: Mapping[str, Any], num_env_steps: int) -> TensorBoard | Tracker:
