@@ -49,7 +49,8 @@ def play_env(
         stochastic: draw the actions of the policy instead of taking the likeliest ones.
         open: whether a browser opens the page, if there is one.
         port: of the page on the loopback address, 127.0.0.1; 0 for one that is free.
-        trust: import the Python module that the policy names for its environment. Importing runs the module's code.
+        trust: import the Python modules that the policy names for its environment, algorithm and network. Importing runs their
+            code.
     """
     if not 0 <= port <= MAX_PORT:
         raise ValueError(f"port must be from 0 to {MAX_PORT}, got {port}.")
