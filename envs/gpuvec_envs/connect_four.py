@@ -152,5 +152,6 @@ ENV = MultiAgentEnv(
     field_ranges=field_ranges,
     draw=pictures.connect_four,
     events=events,
+    action_names=tuple(f"column {column + 1}" for column in range(COLUMNS)),
     render_fps=2,
 )  # fmt: skip

@@ -182,6 +182,6 @@ ENV = MultiAgentEnv(
     draw=pictures.tag_grid_world,
     events=events,
     feature_names=feature_names,
-    action_names=("stay", "column +1", "column -1", "row +1", "row -1"),
+    action_names=("stay", "right", "left", "up", "down"),
     render_fps=8,
 )

@@ -28,6 +28,7 @@ COMMANDS = {
     "eval": "eval_command:evaluate",
     "watch": "watch_command:watch",
     "demo": "watch_command:demo",
+    "play": "play_command:play_env",
     "record": "record_command:record",
     "export": "export_command:export",
     "runs": "runs_command:runs",

@@ -52,14 +52,14 @@ def record(
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.replay.recording import record_policy
-        from gpuvec.replay.video import encode_video, video_frames
+        from gpuvec.replay.video import encode_video
 
     trained_policy = find_policy(policy, device, trust)
     with waiting(f"compiling {trained_policy.env}, and recording its episodes"):
         scenes = record_policy(trained_policy, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
     episodes = [scene.episode for scene in scenes]
     with waiting("drawing the pictures"):
-        video = encode_video(video_frames(episodes), to.suffix, fps or episodes[0].env.render_fps)
+        video = encode_video(episodes, to.suffix, fps)
     write_file(to, video, force)
     num_frames = max(len(episode.rewards) for episode in episodes) + 1
     print_lines(f"wrote      {to}: {num_frames} pictures, {len(video) / 1024:.0f} kB")

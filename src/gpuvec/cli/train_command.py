@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -26,7 +26,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY, PYTHON_OBJECTS, SETTINGS
-from gpuvec.learners.runs.sinks import require_packages
+from gpuvec.learners.runs.sinks import NO_TRACKING, Tracking
 from gpuvec.learners.runs.summary import read_record
 from gpuvec.learners.shards.torchrun import Sharding, process_device, read_launch
 from gpuvec.registration import find_env_spec
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 AlgorithmName = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(ALGORITHMS)},MODULE:NAME}}")]
 MAX_WATCH_SECONDS = 1_000_000
-Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
+VIDEO_SECONDS = 60.0  # between two videos without `--watch`
 CheckpointEvery = Annotated[
     int | None, tyro.conf.arg(help_behavior_hint=f"(default: {CHECKPOINT_EVERY}; of a population one each minute)")
 ]
@@ -50,7 +50,7 @@ def train(
     algorithm: AlgorithmName = "ppo",
     runs: Path = Path("runs"),
     checkpoint_every: CheckpointEvery = None,
-    log: Sinks = (),
+    tracking: Tracking = NO_TRACKING,
     episodes: int = 100,
     watch: WatchSeconds = None,
     watch_rows: int = 4,
@@ -73,7 +73,7 @@ def train(
         runs: the folder in which the run folder is created.
         checkpoint_every: iterations between two checkpoints. There is always one at the end; the last two are kept, and of a
             population the last one.
-        log: where metrics are sent, besides the file metrics.jsonl in the run folder.
+        tracking: where metrics and videos are sent.
         episodes: the number of episodes in the evaluation at the end, which takes the likeliest actions.
         watch: seconds between two live replays, which a process of low priority records on the CPU; `gpuvec watch RUN --live`
             shows them. Without it there are none.
@@ -87,16 +87,15 @@ def train(
     """
     require_positive(checkpoint_every, episodes)
     start_on_gpus(start, settings.device)
-    live = live_settings(watch, watch_rows)
-    require_packages(log)
+    live = live_settings(watch, watch_rows, tracking)
     find_own_env(settings.env)  # an unknown id fails here, before torch is imported
     if settings.network is not None:
         import_own_module(settings.network, "network")
     require_runs_folder(runs)
     if population:
-        refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
+        refuse_for_population(algorithm, tracking.log, live is not None, is_autoscaled(settings))
         return _train_population(settings, population, runs, best, checkpoint_every)
-    return _train_policies(settings, algorithm, sharding, runs, log, checkpoint_every, episodes, live)
+    return _train_policies(settings, algorithm, sharding, runs, tracking, checkpoint_every, episodes, live)
 
 
 def _train_policies(
@@ -104,7 +103,7 @@ def _train_policies(
     algorithm: str,
     sharding: Sharding,
     runs: Path,
-    log: Sinks,
+    tracking: Tracking,
     checkpoint_every: int | None,
     episodes: int,
     live: LiveSettings | None,
@@ -123,7 +122,7 @@ def _train_policies(
 
         print_lines(f"restarted  {interrupted.path} continues")
         return _continue_run(
-            interrupted.path, settings_of_run, sharding.deterministic_shards, log, checkpoint_every, episodes, live,
+            interrupted.path, settings_of_run, sharding.deterministic_shards, tracking, checkpoint_every, episodes, live,
             interrupted.token,
         )  # fmt: skip
     if (launch := read_launch()) is not None and launch.restarts:
@@ -132,7 +131,7 @@ def _train_policies(
     args = next(iter(policies.values()))
 
     def open_run() -> RunWriter:
-        return RunWriter.new(runs, algorithm, asdict(args), log)
+        return RunWriter.new(runs, algorithm, asdict(args), tracking)
 
     return run_training(policies, open_run, None, checkpoint_every or CHECKPOINT_EVERY, episodes, live, sharding)
 
@@ -154,7 +153,7 @@ def _chosen_policies(
     return dict.fromkeys(roles, resolve_args(args, process_device(settings.device)))
 
 
-def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is_autoscaled: bool) -> None:
+def refuse_for_population(algorithm: str, log: Sequence[str], has_live_replays: bool, is_autoscaled: bool) -> None:
     """Refuses options that are for one policy.
 
     Args:
@@ -173,7 +172,9 @@ def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is
     if log:
         raise ValueError(f"--log {' '.join(log)} is for one policy: the folder of a population has the numbers of all agents.")
     if has_live_replays:
-        raise ValueError("--watch is for one policy: watch one of the best agents after the training of the population.")
+        raise ValueError(
+            "--watch and --capture-video are for one policy: watch one of the best agents after the training of the population."
+        )
     if is_autoscaled:
         raise ValueError("--num-envs auto is for one policy: give the number of environments of an agent.")
 
@@ -193,7 +194,7 @@ def resume(
     run: Annotated[Path, tyro.conf.Positional],
     total_steps: int | None = None,
     checkpoint_every: CheckpointEvery = None,
-    log: Sinks = (),
+    tracking: Tracking = NO_TRACKING,
     episodes: int = 100,
     watch: WatchSeconds = None,
     watch_rows: int = 4,
@@ -210,7 +211,7 @@ def resume(
         total_steps: a new total number of environment steps. Values that change over time, such as the learning rate, then
             follow the new total. By default the total that the run was started with.
         checkpoint_every: iterations between two checkpoints.
-        log: where metrics are sent, besides the file metrics.jsonl in the run folder.
+        tracking: where metrics and videos are sent.
         episodes: the number of episodes in the evaluation at the end.
         watch: seconds between two live replays, which `gpuvec watch RUN --live` shows. Without it there are none.
         watch_rows: the number of environments of a live replay.
@@ -221,8 +222,7 @@ def resume(
     """
     require_positive(checkpoint_every, episodes)
     start_on_gpus(start, "cuda")
-    live = live_settings(watch, watch_rows)
-    require_packages(log)
+    live = live_settings(watch, watch_rows, tracking)
     if is_search(run) or is_population(run):
         return (resume_search if is_search(run) else resume_population)(run, total_steps, trust, checkpoint_every)
 
@@ -230,7 +230,7 @@ def resume(
         return _settings_to_resume(checkpoint, run, total_steps)
 
     return _continue_run(
-        run, settings_of_run, deterministic_shards, log, checkpoint_every, episodes, live, trust=trust
+        run, settings_of_run, deterministic_shards, tracking, checkpoint_every, episodes, live, trust=trust
     )  # fmt: skip
 
 
@@ -238,7 +238,7 @@ def _continue_run(
     run: Path,
     settings_of_run: Callable[[Mapping[str, Any]], dict[str, TrainingArgs]],
     deterministic_shards: bool,
-    log: Sinks,
+    tracking: Tracking,
     checkpoint_every: int | None,
     episodes: int,
     live: LiveSettings | None,
@@ -274,7 +274,7 @@ def _continue_run(
 
         def open_run() -> RunWriter:
             own = {name: value for name, value in read_record(folder, SETTINGS).items() if name in ("algorithm", "policies")}
-            writer = RunWriter(folder, {**own, **asdict(args)}, log, checkpoint["iteration"])
+            writer = RunWriter(folder, {**own, **asdict(args)}, tracking, checkpoint["iteration"])
             stack.pop_all()  # from here on, the writer closes the folder
             return writer
 
@@ -352,22 +352,28 @@ def require_positive(checkpoint_every: int | None, episodes: int) -> None:
         raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
 
 
-def live_settings(seconds: float | None, rows: int) -> LiveSettings | None:
-    """Returns how often live replays are saved, or None for never.
+def live_settings(seconds: float | None, rows: int, tracking: Tracking) -> LiveSettings | None:
+    """Returns how often live replays are saved, or None for never, after checks of what they and the trackers need.
 
     Args:
         seconds: between two replays; None for never.
         rows: the number of environments of a replay.
+        tracking: whether they have videos.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number is out of range, or an option is for a tracker that is not used.
+        MissingExtraError: a package is not installed.
     """
     if rows < 1 or (seconds is not None and not 1.0 <= seconds <= MAX_WATCH_SECONDS):
         raise ValueError(
             f"watch must be from 1 to {MAX_WATCH_SECONDS:,} seconds and watch_rows at least 1, got {seconds} and {rows}."
         )
-    if seconds is None:
+    tracking.require_packages()
+    if seconds is None and not tracking.capture_video:
         return None
     from gpuvec.replay.live.process import LiveSettings
+    from gpuvec.replay.video import require_encoder
 
-    return LiveSettings(seconds, rows)
+    for suffix in tracking.video_suffixes:
+        require_encoder(suffix)
+    return LiveSettings(seconds or VIDEO_SECONDS, rows, tracking.video_suffixes)

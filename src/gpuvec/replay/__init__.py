@@ -1,4 +1,4 @@
-"""Replays: HTML files that play recorded episodes in a browser, without a network and without Python."""
+"""Replays: HTML files that play recorded episodes in a browser, without a network and without Python; and videos."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from gpuvec.errors import ReplayError
 from gpuvec.replay.document import FORMAT, VERSION, Replay, TrackWriter, read_replay, write_replay
 from gpuvec.replay.notebook import DEFAULT_HEIGHT, InlineReplay
 from gpuvec.replay.scene import Details, Event, Scene, encode_scene
+from gpuvec.replay.video import encode_video
 
-__all__ = ["Details", "Event", "InlineReplay", "Replay", "Scene", "make", "read_replay", "show", "write"]
+__all__ = ["Details", "Event", "InlineReplay", "Replay", "Scene", "encode_video", "make", "read_replay", "show", "write"]
 
 
 def make(

@@ -146,16 +146,9 @@ class _Recorder:
         """The action space of the agents with details."""
         return self._policy.spaces[self._only_role or self._policy.roles[0]].action
 
-    def _action_sizes(self) -> list[int]:
-        """Returns the number of choices of each component of an action; [] if it is continuous."""
-        space = self._action_space
-        if isinstance(space, gym.spaces.Discrete):
-            return [int(space.n)]
-        return space.nvec.tolist() if isinstance(space, gym.spaces.MultiDiscrete) else []
-
     def _action_names(self, episode: Episode) -> Sequence[str]:
         """Returns the names of all choices of an action, or of its components if it is continuous."""
-        sizes = self._action_sizes()
+        sizes = action_sizes(self._action_space)
         if self._only_role is not None:  # An environment declares the names of one space.
             return name_choices(sizes)
         num_components = math.prod(self._action_space.shape or ())
@@ -195,7 +188,7 @@ class _Recorder:
         return Details(
             self.agents,
             action=actions.reshape(steps, len(self.agents), -1),
-            action_sizes=self._action_sizes(),
+            action_sizes=action_sizes(self._action_space),
             action_names=self._action_names(episode),
             observation=observation[..., :MAX_FEATURES],
             features=() if self._only_role else declared_names(episode, "feature_names", num_features)[:MAX_FEATURES],
@@ -233,6 +226,17 @@ def declared_names(episode: Episode, field: str, count: int) -> Sequence[str]:
         first = ", ".join(names[:8])
         raise ReplayError(f"{field} of {episode.name} has {len(names)} names, and there must be {count}: {first}.")
     return names
+
+
+def action_sizes(space: gym.Space[Any]) -> list[int]:
+    """Returns the number of choices of each component of an action; [] if it is continuous.
+
+    Args:
+        space: of the actions of an agent.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return [int(space.n)]
+    return [int(n) for n in space.nvec] if isinstance(space, gym.spaces.MultiDiscrete) else []
 
 
 def name_choices(sizes: Sequence[int]) -> list[str]:

@@ -182,7 +182,7 @@ def record_run(
 
         def open_run() -> RunWriter:
             record = _settings_record(configs, objects)
-            return RunWriter.create(path, record) if folder is None else RunWriter(folder, record, (), first_iteration)
+            return RunWriter.create(path, record) if folder is None else RunWriter(folder, record, iteration=first_iteration)
 
         recorder = stack.enter_context(closing(RunRecorder(open_run, checkpoint_every, sharding, processes)))
         recorder.received_signal = stack.enter_context(deferred_signals())
