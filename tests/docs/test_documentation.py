@@ -119,6 +119,19 @@ class TestTutorials:
             assert contents.count(f"\n../generated/tutorials/{file.stem}\n") == 1
 
 
+class TestTheHomePage:
+    def test_its_picture_moves(self) -> None:
+        image = pytest.importorskip("PIL.Image")
+        (name,) = re.findall(r"!\[.+\]\((\S+)\)", (DOCS / "index.md").read_text())
+        with image.open(DOCS / name) as picture:
+            assert picture.n_frames > 50
+
+    def test_it_has_three_figures_of_one_record(self) -> None:
+        """`test_gpu_results` compares them with it."""
+        figures = re.findall(r"<!-- (\S+\.json) \S+ -->", (DOCS / "index.md").read_text())
+        assert figures == ["h200.json"] * 3
+
+
 def unknown_names(text: str) -> list[str]:
     """Returns the dotted names of the package in `text` that do not exist."""
     unknown = []
