@@ -13,7 +13,7 @@ copyright = "the gpuvec authors"
 html_title = f"gpuvec {release}"
 html_theme = "furo"
 html_static_path = ["_static"]
-html_css_files = ["printed.css"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
 
 extensions = [
