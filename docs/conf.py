@@ -26,6 +26,7 @@ extensions = [
     "environment_pages",
     "field_comments",
     "repository_pages",
+    "site_questions",
     "tutorial_pages",
 ]
 exclude_patterns = ["_ext"]
