@@ -83,6 +83,7 @@ class Result(NamedTuple):
     reported: int | None  # None: the tool gave no summary
     passed: bool
     log: str
+    seconds: float = 0.0
 
 
 def count_reports(log: str) -> int | None:
@@ -108,6 +109,7 @@ def run(program: str, job: Job, port: int, seconds: float, end: float) -> Result
     if job.tool == "memcheck":  # CuPy queries pointers that CUDA does not know, and handles the error.
         options += ["--report-api-errors", "no"]
     command = [program, *options, sys.executable, str(TARGET), job.kind, job.name]
+    start = time.monotonic()
     try:
         process = subprocess.run(
             command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds
@@ -115,7 +117,7 @@ def run(program: str, job: Job, port: int, seconds: float, end: float) -> Result
     except subprocess.TimeoutExpired as error:
         log = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
         return make_result(job, f"{log}\nstopped after {seconds} s\n", 124)
-    return make_result(job, process.stdout, process.returncode)
+    return make_result(job, process.stdout, process.returncode)._replace(seconds=time.monotonic() - start)
 
 
 def list_jobs(tools: Sequence[str], kinds: Sequence[str], names: Sequence[str]) -> list[Job]:
@@ -150,16 +152,18 @@ def main() -> int:
 
     jobs = list_jobs(args.tools, args.kinds, args.names)
     end = time.monotonic() + args.together
+    results = []
     with ThreadPoolExecutor(args.parallel) as pool:  # Each job needs its own port.
-        results = list(pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, args.seconds, end), range(len(jobs))))
-    for result in results:
-        job, number = result.job, "no summary" if result.reported is None else f"{result.reported} reported"
-        print(f"{job.tool:<10} {job.kind:<10} {job.name:<28} {number:<16} {'ok' if result.passed else 'FAILED'}")
-        if not result.passed:
-            print("\n".join(f"    {line}" for line in result.log.splitlines()[-25:]))
-        if args.log:
-            with args.log.open("a") as file:
-                file.write(f"===== {' '.join(job)}\n{result.log}\n")
+        for result in pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, args.seconds, end), range(len(jobs))):
+            results.append(result)
+            job, number = result.job, "no summary" if result.reported is None else f"{result.reported} reported"
+            verdict = "ok" if result.passed else "FAILED"
+            print(f"{job.tool:<10} {job.kind:<10} {job.name:<28} {number:<16} {result.seconds:4.0f} s {verdict}", flush=True)
+            if not result.passed:
+                print("\n".join(f"    {line}" for line in result.log.splitlines()[-25:]), flush=True)
+            if args.log:
+                with args.log.open("a") as file:
+                    file.write(f"===== {' '.join(job)}\n{result.log}\n")
     figures = Figures("sanitizer", args.json)
     for tool in args.tools:
         for kind in (*args.kinds, "planted"):
