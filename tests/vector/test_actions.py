@@ -162,6 +162,13 @@ class TestRefused:
         with pytest.raises(TypeError, match=rf"dtype {np.dtype(dtype).name}; .* int32 or int64 or uint8"):
             env.step(on_device(env, np.zeros(E, dtype)))
 
+    @pytest.mark.parametrize("values", [["a"] * E, [1j] * E, np.zeros(E, np.longdouble), [None] * E])
+    def test_values_that_are_no_numbers(self, device, values):
+        env = make_counter(device)
+        env.reset(seed=0)
+        with pytest.raises(TypeError, match=r"actions have dtype .*; this environment takes int32 or int64 or uint8"):
+            env.step(values)
+
     def test_wrong_dtypes_of_continuous_actions_and_lists(self):
         env = shared("gpuvec/Pendulum-v1", E)
         env.reset(seed=0)

@@ -125,7 +125,7 @@ class TestOneEnv:
         np.testing.assert_array_equal(env.reset()[0], copy.reset()[0])
 
 
-@pytest.mark.parametrize("action", [np.array([np.nan]), np.array([np.inf]), np.zeros(2), np.zeros((1, 1)), 0.0])
+@pytest.mark.parametrize("action", [np.array([np.nan]), np.array([np.inf]), np.zeros(2), np.zeros((1, 1)), 0.0, "x", ["x"]])
 def test_invalid_continuous_actions_raise(action):
     env = gym.make("gpuvec/Pendulum-v1").unwrapped
     env.reset(seed=0)

@@ -18,7 +18,7 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.env_params import apply_params
-from gpuvec.vector.native_arrays import as_native
+from gpuvec.vector.native_arrays import read_array
 from gpuvec.vector.state_checks import check_fields, check_saved, has_roles, to_integer
 
 
@@ -68,19 +68,29 @@ def _parse_fields(sim: Simulation, fields: Mapping[str, Any], num_rows: int, poo
     return {name: _parse_field(sim, name, values, num_rows, pool) for name, values in fields.items()}
 
 
-def _as_native(sim: Simulation, name: str, values: Any) -> Any:
-    """Returns `as_native` of a field, whose errors name the field."""
+def _read_numbers(sim: Simulation, name: str, values: Any) -> Any:
+    """Returns the numbers of a field as an array of the device.
+
+    Raises:
+        TypeError: they cannot be read, or are none that NumPy and CuPy both have.
+    """
     try:
-        return as_native(sim.device, values)
+        array = read_array(sim.device, values)
     except TypeError as error:
         raise TypeError(f"state field {name!r}: {error}") from error
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise TypeError(
+            f"state field {name!r}: it must hold bool, integers or floats of at most 64 bits, got an array "
+            f"of dtype {array.dtype}"
+        )
+    return sim.device.arrays.asarray(array, order="C")
 
 
 def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: bool) -> Any:
     """One field of `_parse_fields`; outside a pool, one state or number for all rows is allowed too."""
     buffer = sim.schema.fields[name]
     is_integer = np.dtype(buffer.dtype).kind in "iu"
-    array = _as_native(sim, name, values)
+    array = _read_numbers(sim, name, values)
     array = array if is_integer else array.astype(buffer.dtype, copy=False)
     shape = (num_rows, *buffer.shape)
     if array.shape not in ([shape] if pool else [shape, buffer.shape, ()]):
@@ -156,7 +166,7 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
         raise StateError(
             f"a reset pool must be a dict {{field: array}}, the path of an .npz file, or None; got {describe_value(states)}."
         )
-    shapes = {name: _as_native(sim, name, values).shape for name, values in states.items()}
+    shapes = {name: _read_numbers(sim, name, values).shape for name, values in states.items()}
     sizes = {name: shape[0] if shape else 0 for name, shape in shapes.items()}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")
@@ -214,7 +224,7 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
     if saved.keys() != persistent.keys():
         missing, extra = sorted(persistent.keys() - saved.keys()), sorted(saved.keys() - persistent.keys())
         raise StateError(f"this is no state of {sim.env.state.__module__}: missing {missing}, not known {extra}.")
-    arrays = {name: _as_native(sim, name, values) for name, values in saved.items()}
+    arrays = {name: _read_numbers(sim, name, values) for name, values in saved.items()}
     for name, array in arrays.items():
         expected = _saved_view(name, sim.buffers[name])
         if array.shape != expected.shape or array.dtype != expected.dtype:

@@ -94,17 +94,30 @@ def export_errors(array: Any) -> Iterator[None]:
 
 
 def as_native(device: Device, array: Any) -> Any:
-    """Returns numbers, as any array or a list, as a C-contiguous array of the device's module.
+    """Returns any array or list as a C-contiguous array of the device's module.
 
-    This function serves resets and states, where the time of a copy does not matter.
+    This function serves resets and states, where the time of a copy does not matter. CuPy refuses some dtypes with messages
+    of its own, so callers check those of user arrays before, see `read_array`.
 
     Args:
         device: the device of the result.
         array: an array of any framework and shape (...), or a list.
 
     Raises:
-        TypeError: an array without memory, as `check_has_memory` says, an object that is no array, or elements that are no
-            numbers that both NumPy and CuPy have.
+        TypeError: an array without memory, as `check_has_memory` says, or an object that is no array.
+    """
+    return device.arrays.asarray(read_array(device, array), order="C")
+
+
+def read_array(device: Device, array: Any) -> Any:
+    """Returns any array or list as an array of NumPy, or of CuPy if it is on the device and that is a GPU.
+
+    Args:
+        device: the device.
+        array: an array of any framework, shape (...) and dtype, or a list.
+
+    Raises:
+        TypeError: as `as_native`.
     """
     xp, on_gpu = device.arrays, device.kind == "cuda"
     check_has_memory(array)
@@ -124,6 +137,4 @@ def as_native(device: Device, array: Any) -> Any:
         else:
             array = np.asarray(array)
     address_of(array)  # refuses an array without memory before it is copied
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise TypeError(f"it must hold bool, integers or floats of at most 64 bits, got an array of dtype {array.dtype}")
-    return xp.asarray(array, order="C")
+    return array
