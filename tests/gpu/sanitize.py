@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ class Result(NamedTuple):
     reported: int | None  # None: the tool gave no summary
     passed: bool
     log: str
-    seconds: float = 0.0
+    seconds: float
 
 
 def count_reports(log: str) -> int | None:
@@ -92,19 +92,19 @@ def count_reports(log: str) -> int | None:
     return int(counts[-1]) if counts else None
 
 
-def make_result(job: Job, log: str, status: int) -> Result:
+def make_result(job: Job, log: str, status: int, seconds: float) -> Result:
     """The result of a job, which passes if the tool reported an error in a faulty kernel only."""
     number = count_reports(log)
     if job.kind == "planted":
-        return Result(job, number, bool(number) and f"planted {job.name}" in log, log)
-    return Result(job, number, number == 0 and status == 0 and f"finished {job.name}" in log, log)
+        return Result(job, number, bool(number) and f"planted {job.name}" in log, log, seconds)
+    return Result(job, number, number == 0 and status == 0 and f"finished {job.name}" in log, log, seconds)
 
 
 def run(program: str, job: Job, port: int, seconds: float, end: float) -> Result:
     """Runs a job for at most `seconds`, and not beyond `end`, a time of the monotonic clock."""
     seconds = min(seconds, end - time.monotonic())
     if seconds <= 0:
-        return make_result(job, "not started: the time limit of all jobs was reached\n", 124)
+        return make_result(job, "not started: the time limit of all jobs was reached\n", 124, 0.0)
     options = ["--tool", job.tool, "--port", str(port), "--launch-timeout", "300"]
     if job.tool == "memcheck":  # CuPy queries pointers that CUDA does not know, and handles the error.
         options += ["--report-api-errors", "no"]
@@ -116,8 +116,8 @@ def run(program: str, job: Job, port: int, seconds: float, end: float) -> Result
         )
     except subprocess.TimeoutExpired as error:
         log = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-        return make_result(job, f"{log}\nstopped after {seconds} s\n", 124)
-    return make_result(job, process.stdout, process.returncode)._replace(seconds=time.monotonic() - start)
+        return make_result(job, f"{log}\nstopped after {seconds} s\n", 124, seconds)
+    return make_result(job, process.stdout, process.returncode, time.monotonic() - start)
 
 
 def list_jobs(tools: Sequence[str], kinds: Sequence[str], names: Sequence[str]) -> list[Job]:
@@ -154,7 +154,9 @@ def main() -> int:
     end = time.monotonic() + args.together
     results = []
     with ThreadPoolExecutor(args.parallel) as pool:  # Each job needs its own port.
-        for result in pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, args.seconds, end), range(len(jobs))):
+        futures = [pool.submit(run, program, job, 49152 + 32 * k, args.seconds, end) for k, job in enumerate(jobs)]
+        for future in as_completed(futures):
+            result = future.result()
             results.append(result)
             job, number = result.job, "no summary" if result.reported is None else f"{result.reported} reported"
             verdict = "ok" if result.passed else "FAILED"
