@@ -13,7 +13,7 @@ copyright = "the gpuvec authors"
 html_title = f"gpuvec {release}"
 html_theme = "furo"
 html_static_path = ["_static"]
-html_css_files = ["printed.css"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
 
 extensions = [
@@ -26,6 +26,7 @@ extensions = [
     "environment_pages",
     "field_comments",
     "repository_pages",
+    "site_questions",
     "tutorial_pages",
 ]
 exclude_patterns = ["_ext"]

@@ -10,15 +10,19 @@ Letters: E environments, A agents, T steps, D features.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium
 import torch
 import tyro
 from torch import Tensor, nn
 from torch.distributions import Categorical
+from torch.utils.tensorboard import SummaryWriter
 
-import gpuvec  # noqa: F401  # registers the environments
+import gpuvec
+from gpuvec.replay import encode_video
 
 
 @dataclass
@@ -44,6 +48,13 @@ class Args:
     ent_coef: float = 0.01
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5
+    track: bool = False
+    """Send the logs to Weights & Biases, too."""
+    wandb_project_name: str = "gpuvec"
+    wandb_entity: str | None = None
+    """The user or the team at Weights & Biases."""
+    capture_video: bool = False
+    """Write videos of the policy to videos/, before the training and ten times in it. They need the extra `video`."""
 
 
 class Agent(nn.Module):
@@ -64,6 +75,39 @@ class Agent(nn.Module):
         hidden = self.trunk(obs)
         return Categorical(logits=self.actor(hidden), validate_args=False), self.critic(hidden).squeeze(-1)
 
+    def act(self, obs: Tensor) -> Tensor:
+        """Returns the likeliest actions, (...), for `obs`, (..., D)."""
+        return self(obs)[0].probs.argmax(-1)
+
+
+def start_log(args: Args, run_name: str) -> SummaryWriter:
+    """Begins the logs of a run in runs/, for TensorBoard, which Weights & Biases copies with `--track`."""
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name, entity=args.wandb_entity, name=run_name, config=vars(args), sync_tensorboard=True
+        )
+    writer = SummaryWriter(f"runs/{run_name}")
+    rows = "\n".join(f"|{name}|{value}|" for name, value in vars(args).items())
+    writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+    return writer
+
+
+def record_video(act: Callable[[Tensor], Tensor], args: Args, run_name: str, steps: int, **options: int) -> None:
+    """Writes a video of an episode in which `act` chooses the actions, (1, A), for the observations, (1, A, D)."""
+    envs = gymnasium.make_vec(args.env_id, num_envs=1, device=args.device, **options)
+    with torch.no_grad():
+        episodes = gpuvec.fetch_episode(envs, act, seed=args.seed)
+    envs.close()
+    path = Path("videos") / run_name / f"{steps}.mp4"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_video(episodes, ".mp4"))
+    if args.track:
+        import wandb
+
+        wandb.log({"video": wandb.Video(str(path))})
+
 
 def main(args: Args) -> float:
     """Trains with the settings `args`; returns the share of the last episodes that ended with a tag."""
@@ -74,6 +118,11 @@ def main(args: Args) -> float:
     agent = Agent(features, int(envs.single_action_space.nvec[0])).to(envs.device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
     is_tagged = torch.zeros(args.num_envs, device=envs.device)  # whether the last episode of each env ended with a tag
+
+    run_name = f"{args.env_id.rpartition('/')[2]}__a2c_tag__{args.seed}__{int(time.time())}"
+    writer = start_log(args, run_name)
+    if args.capture_video:
+        record_video(agent.act, args, run_name, 0, **options)
 
     obs, _ = envs.reset(seed=args.seed)
     iterations, start = max(1, args.total_steps // (args.num_steps * args.num_envs)), time.perf_counter()
@@ -112,15 +161,28 @@ def main(args: Args) -> float:
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
         optimizer.step()
 
+        num_steps = iteration * args.num_steps * args.num_envs
+        rate = num_steps / (time.perf_counter() - start)
+        if iteration % max(1, iterations // 100) == 0 or iteration == iterations:
+            metrics = {
+                "charts/tagged": is_tagged.mean(),
+                "charts/SPS": rate,
+                "losses/value_loss": value_loss,
+                "losses/entropy": entropy,
+            }
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, num_steps)
         if iteration % max(1, iterations // 10) == 0 or iteration == iterations:
-            num_steps = iteration * args.num_steps * args.num_envs
-            rate, rewards = num_steps / (time.perf_counter() - start), rollout["reward"].mean((0, 1)) / args.reward_scale
+            rewards = rollout["reward"].mean((0, 1)) / args.reward_scale
             taggers, runner = (rewards[envs.roles[role]].mean() for role in ("tagger", "runner"))
             print(
                 f"{num_steps:>12,} steps  {rate:>12,.0f}/s  reward per step: taggers {taggers:.3f}, runner {runner:.3f}  "
                 f"episodes that end with a tag {100.0 * is_tagged.mean():.0f} %",
                 flush=True,
             )
+            if args.capture_video:
+                record_video(agent.act, args, run_name, num_steps, **options)
+    writer.close()
     envs.close()
     return float(is_tagged.mean())
 

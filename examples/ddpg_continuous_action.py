@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium
 import torch
 import tyro
 from torch import Tensor, nn
+from torch.utils.tensorboard import SummaryWriter
 
-import gpuvec  # noqa: F401  # registers the environments
+import gpuvec
+from gpuvec.replay import encode_video
 
 
 @dataclass
@@ -46,6 +50,13 @@ class Args:
     """Step of the target networks towards the networks, as a share of the difference."""
     noise: float = 0.1
     """Standard deviation of the noise on actions, in half ranges of the action."""
+    track: bool = False
+    """Send the logs to Weights & Biases, too."""
+    wandb_project_name: str = "gpuvec"
+    wandb_entity: str | None = None
+    """The user or the team at Weights & Biases."""
+    capture_video: bool = False
+    """Write videos of the policy to videos/, before the training and ten times in it. They need the extra `video`."""
 
 
 class Actor(nn.Module):
@@ -86,6 +97,35 @@ def update_target(target_net: nn.Module, net: nn.Module, tau: float) -> None:
         target_weight.lerp_(weight, tau)
 
 
+def start_log(args: Args, run_name: str) -> SummaryWriter:
+    """Begins the logs of a run in runs/, for TensorBoard, which Weights & Biases copies with `--track`."""
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name, entity=args.wandb_entity, name=run_name, config=vars(args), sync_tensorboard=True
+        )
+    writer = SummaryWriter(f"runs/{run_name}")
+    rows = "\n".join(f"|{name}|{value}|" for name, value in vars(args).items())
+    writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+    return writer
+
+
+def record_video(act: Callable[[Tensor], Tensor], args: Args, run_name: str, steps: int) -> None:
+    """Writes a video of an episode in which `act` chooses the actions, (1, K), for the observations, (1, D)."""
+    envs = gymnasium.make_vec(args.env_id, num_envs=1, device=args.device)
+    with torch.no_grad():
+        episodes = gpuvec.fetch_episode(envs, act, seed=args.seed)
+    envs.close()
+    path = Path("videos") / run_name / f"{steps}.mp4"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_video(episodes, ".mp4"))
+    if args.track:
+        import wandb
+
+        wandb.log({"video": wandb.Video(str(path))})
+
+
 def main(args: Args) -> float:
     """Trains with the settings `args`; returns the mean over all environments of the last episode's return."""
     torch.manual_seed(args.seed)
@@ -101,6 +141,11 @@ def main(args: Args) -> float:
     shapes |= {"action": envs.single_action_space.shape, "reward": (), "terminated": ()}
     replay = {k: torch.zeros((rows, args.num_envs, *shape), device=envs.device) for k, shape in shapes.items()}
     running_return, last_return = torch.zeros(args.num_envs, device=envs.device), torch.zeros(args.num_envs, device=envs.device)
+
+    run_name = f"{args.env_id.rpartition('/')[2]}__ddpg_continuous_action__{args.seed}__{int(time.time())}"
+    writer = start_log(args, run_name)
+    if args.capture_video:
+        record_video(actor, args, run_name, 0)
 
     obs, _ = envs.reset(seed=args.seed)
     iterations, start = max(1, args.total_steps // args.num_envs), time.perf_counter()
@@ -140,10 +185,17 @@ def main(args: Args) -> float:
             for target_net, net in ((target_actor, actor), (target_critic, critic)):
                 update_target(target_net, net, args.tau)
 
+        steps = iteration * args.num_envs
+        rate = steps / (time.perf_counter() - start)
+        if iteration % max(1, iterations // 100) == 0 or iteration == iterations:
+            metrics = {"charts/episodic_return": last_return.mean(), "charts/SPS": rate}
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, steps)
         if iteration % max(1, iterations // 10) == 0 or iteration == iterations:
-            steps = iteration * args.num_envs
-            rate = steps / (time.perf_counter() - start)
             print(f"{steps:>12,} steps  {rate:>12,.0f}/s  last return {last_return.mean():.1f}", flush=True)
+            if args.capture_video:
+                record_video(actor, args, run_name, steps)
+    writer.close()
     envs.close()
     return float(last_return.mean())
 

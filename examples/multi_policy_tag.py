@@ -10,15 +10,19 @@ K action components.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium
 import torch
 import tyro
 from torch import Tensor, nn
 from torch.distributions import Categorical
+from torch.utils.tensorboard import SummaryWriter
 
-import gpuvec  # noqa: F401  # registers the environments
+import gpuvec
+from gpuvec.replay import encode_video
 
 
 @dataclass
@@ -46,6 +50,13 @@ class Args:
     ent_coef: float = 0.0
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5
+    track: bool = False
+    """Send the logs to Weights & Biases, too."""
+    wandb_project_name: str = "gpuvec"
+    wandb_entity: str | None = None
+    """The user or the team at Weights & Biases."""
+    capture_video: bool = False
+    """Write videos of the policy to videos/, before the training and ten times in it. They need the extra `video`."""
 
 
 class Policy(nn.Module):
@@ -132,6 +143,35 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer, steps: list[dict[st
     policy.update_statistics(obs)
 
 
+def start_log(args: Args, run_name: str) -> SummaryWriter:
+    """Begins the logs of a run in runs/, for TensorBoard, which Weights & Biases copies with `--track`."""
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name, entity=args.wandb_entity, name=run_name, config=vars(args), sync_tensorboard=True
+        )
+    writer = SummaryWriter(f"runs/{run_name}")
+    rows = "\n".join(f"|{name}|{value}|" for name, value in vars(args).items())
+    writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+    return writer
+
+
+def record_video(act: Callable[[Tensor], Tensor], args: Args, run_name: str, steps: int, **game: float) -> None:
+    """Writes a video of an episode in which `act` chooses the actions, (1, A, K), for the observations, (1, A, D)."""
+    envs = gymnasium.make_vec(args.env_id, num_envs=1, device=args.device, **game)
+    with torch.no_grad():
+        episodes = gpuvec.fetch_episode(envs, act, seed=args.seed)
+    envs.close()
+    path = Path("videos") / run_name / f"{steps}.mp4"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_video(episodes, ".mp4"))
+    if args.track:
+        import wandb
+
+        wandb.log({"video": wandb.Video(str(path))})
+
+
 def main(args: Args) -> float:
     """Trains with the settings `args`; returns the share of the runners that were caught in the last rollout."""
     torch.manual_seed(args.seed)
@@ -145,6 +185,18 @@ def main(args: Args) -> float:
     obs, _ = envs.reset(seed=args.seed)
     for role, agents in envs.roles.items():
         policies[role].update_statistics(obs[:, agents].flatten(0, 1))
+
+    def act(obs: Tensor) -> Tensor:
+        """Returns the likeliest actions, (E, A, K), for `obs`, (E, A, D)."""
+        action = torch.empty((len(obs), *envs.single_action_space.shape), dtype=torch.int64, device=envs.device)
+        for role, agents in envs.roles.items():
+            action[:, agents] = torch.stack([head.logits.argmax(-1) for head in policies[role].heads(obs[:, agents])], -1)
+        return action
+
+    run_name = f"{args.env_id.rpartition('/')[2]}__multi_policy_tag__{args.seed}__{int(time.time())}"
+    writer = start_log(args, run_name)
+    if args.capture_video:
+        record_video(act, args, run_name, 0, **game)
     iterations, start = max(1, args.total_steps // (args.num_steps * args.num_envs)), time.perf_counter()
     for iteration in range(1, iterations + 1):
         steps: dict[str, list[dict[str, Tensor]]] = {role: [] for role in policies}
@@ -168,10 +220,17 @@ def main(args: Args) -> float:
 
         runners = steps["runner"]
         caught = torch.stack([step["terminated"] & step["mask"] for step in runners]).sum() / args.num_envs / args.num_runners
+        num_steps = iteration * args.num_steps * args.num_envs
+        rate = num_steps / (time.perf_counter() - start)
+        if iteration % max(1, iterations // 100) == 0 or iteration == iterations:
+            metrics = {"charts/caught": caught, "charts/SPS": rate}
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, num_steps)
         if iteration % max(1, iterations // 10) == 0 or iteration == iterations:
-            num_steps = iteration * args.num_steps * args.num_envs
-            rate = num_steps / (time.perf_counter() - start)
             print(f"{num_steps:>12,} steps  {rate:>12,.0f}/s  caught {100.0 * caught:.0f} % of the runners", flush=True)
+            if args.capture_video:
+                record_video(act, args, run_name, num_steps, **game)
+    writer.close()
     envs.close()
     return float(caught)
 

@@ -9,15 +9,19 @@ tensors are on the device of the environments. Letters: E environments, T steps,
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium
 import torch
 import tyro
 from torch import Tensor, nn
 from torch.distributions import Categorical
+from torch.utils.tensorboard import SummaryWriter
 
-import gpuvec  # noqa: F401  # registers the environments
+import gpuvec
+from gpuvec.replay import encode_video
 
 
 @dataclass
@@ -43,6 +47,13 @@ class Args:
     ent_coef: float = 0.01
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5
+    track: bool = False
+    """Send the logs to Weights & Biases, too."""
+    wandb_project_name: str = "gpuvec"
+    wandb_entity: str | None = None
+    """The user or the team at Weights & Biases."""
+    capture_video: bool = False
+    """Write videos of the policy to videos/, before the training and ten times in it. They need the extra `video`."""
 
 
 def mlp(inputs: int, outputs: int, gain: float) -> nn.Sequential:
@@ -77,6 +88,10 @@ class Agent(nn.Module):
         """Returns the values, (N,), of `obs`, (N, D)."""
         return self.critic(obs).squeeze(-1)
 
+    def act(self, obs: Tensor) -> Tensor:
+        """Returns the likeliest actions, (N,), for `obs`, (N, D)."""
+        return self.policy(obs).probs.argmax(-1)
+
 
 def estimate_advantages(rollout: dict[str, Tensor], flags: dict[str, Tensor], args: Args) -> None:
     """Writes generalised advantage estimates to the rollout.
@@ -93,6 +108,35 @@ def estimate_advantages(rollout: dict[str, Tensor], flags: dict[str, Tensor], ar
         rollout["advantage"][t] = advantage
 
 
+def start_log(args: Args, run_name: str) -> SummaryWriter:
+    """Begins the logs of a run in runs/, for TensorBoard, which Weights & Biases copies with `--track`."""
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name, entity=args.wandb_entity, name=run_name, config=vars(args), sync_tensorboard=True
+        )
+    writer = SummaryWriter(f"runs/{run_name}")
+    rows = "\n".join(f"|{name}|{value}|" for name, value in vars(args).items())
+    writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+    return writer
+
+
+def record_video(act: Callable[[Tensor], Tensor], args: Args, run_name: str, steps: int) -> None:
+    """Writes a video of an episode in which `act` chooses the actions, (1,), for the observations, (1, D)."""
+    envs = gymnasium.make_vec(args.env_id, num_envs=1, device=args.device)
+    with torch.no_grad():
+        episodes = gpuvec.fetch_episode(envs, act, seed=args.seed)
+    envs.close()
+    path = Path("videos") / run_name / f"{steps}.mp4"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_video(episodes, ".mp4"))
+    if args.track:
+        import wandb
+
+        wandb.log({"video": wandb.Video(str(path))})
+
+
 def main(args: Args) -> float:
     """Trains with the settings `args`; returns the mean over all environments of the last episode's return."""
     torch.manual_seed(args.seed)
@@ -105,6 +149,11 @@ def main(args: Args) -> float:
     rollout["action"] = torch.zeros(shape, dtype=torch.int64, device=envs.device)
     flags = {k: torch.zeros(shape, dtype=torch.bool, device=envs.device) for k in ("terminated", "ended")}
     running_return, last_return = torch.zeros(args.num_envs, device=envs.device), torch.zeros(args.num_envs, device=envs.device)
+
+    run_name = f"{args.env_id.rpartition('/')[2]}__ppo__{args.seed}__{int(time.time())}"
+    writer = start_log(args, run_name)
+    if args.capture_video:
+        record_video(agent.act, args, run_name, 0)
 
     obs, _ = envs.reset(seed=args.seed)
     iterations, start = max(1, args.total_steps // (args.num_steps * args.num_envs)), time.perf_counter()
@@ -145,10 +194,22 @@ def main(args: Args) -> float:
                 nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
                 optimizer.step()
 
+        steps = iteration * args.num_steps * args.num_envs
+        rate = steps / (time.perf_counter() - start)
+        if iteration % max(1, iterations // 100) == 0 or iteration == iterations:
+            metrics = {
+                "charts/episodic_return": last_return.mean(),
+                "charts/SPS": rate,
+                "losses/value_loss": value_loss,
+                "losses/entropy": policy.entropy().mean(),
+            }
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, steps)
         if iteration % max(1, iterations // 10) == 0 or iteration == iterations:
-            steps = iteration * args.num_steps * args.num_envs
-            rate = steps / (time.perf_counter() - start)
             print(f"{steps:>12,} steps  {rate:>12,.0f}/s  last return {last_return.mean():.1f}", flush=True)
+            if args.capture_video:
+                record_video(agent.act, args, run_name, steps)
+    writer.close()
     envs.close()
     return float(last_return.mean())
 

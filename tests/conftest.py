@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from gpuvec.engine.backends import device as devices
+from tests.support.progress import Progress
 
 REQUIRE_GPU = os.environ.get("GPUVEC_REQUIRE_GPU") == "1"
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+COSTS = json.loads((Path(__file__).parent / "costs.json").read_text())  # `tools/measure_tests.py` writes it
 
 
 # Environment variables of the user that change how programs print or warn.
@@ -28,17 +30,18 @@ USER_VARIABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--cpu-durations FILE` and `--compiled-code FOLDER`."""
+    """Adds `--cpu-durations FILE`, `--compiled-code FOLDER` and `--progress FILE`."""
     parser.addoption(
         "--cpu-durations",
         metavar="FILE",
         help="append one JSON array [test, CPU seconds, wall seconds] for every test, with the processes that the test started",
     )
     parser.addoption("--compiled-code", metavar="FOLDER", help="keep the compiled code of this run for other runs")
+    parser.addoption("--progress", metavar="FILE", help="print one line for all tests; `run.py test` writes the file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets the same environment variables for every test, and creates a cache folder for the run.
+    """Sets the same environment variables for every test, and creates a folder for the cache and the key of the run.
 
     The processes of a run share its compiled code; the folder is removed at the end, unless it is given.
     """
@@ -50,6 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
         config.add_cleanup(folder.cleanup)
         os.environ["GPUVEC_CACHE"] = config.getoption("compiled_code") or folder.name
+        os.environ["XDG_CONFIG_HOME"] = folder.name  # where the key is created
+        if config.getoption("progress"):
+            suite = "simulator" if SIMULATED else "not simulator"
+            config.pluginmanager.register(Progress(Path(config.getoption("progress")), suite, COSTS["tests"]))
 
 
 def _variant(item: pytest.Item) -> str | None:
@@ -83,8 +90,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselects variants that `covering` does not need, and marks others.
 
     Variants beyond those of `first_variants` are marked `slow`, and beyond those that it has in CI `exhaustive`, as on the
-    backends of `exhaustive_on`. What `slow_on` or `exhaustive` mark is `slow` too.
+    backends of `exhaustive_on`. What `slow_on` or `exhaustive` mark is `slow` too. Tests that cost too much for `run.py test`
+    are marked `costly`.
     """
+    for item in items:
+        if COSTS["tests"].get(item.nodeid, 0.0) >= COSTS["limit"]:
+            item.add_marker("costly")
     variants: dict[tuple[str, str | None], list[pytest.Item]] = {}
     for item in items:
         variants.setdefault((item.nodeid.partition("[")[0], _variant(item)), []).append(item)

@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-RECORD = "<!-- record: ", " -->"  # around the JSON of the card
+from gpuvec.policies import RECORD, read_record
+
 # 97.5 % quantiles of Student's t distribution with n - 1 degrees of freedom, for n from 2 to 10.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 CURVE_ROWS = 8
@@ -53,6 +54,9 @@ class Record(NamedTuple):
     date: str
     versions: dict[str, str]
     sha256: str  # of the policy file
+    goal: str  # what a good policy does or who should win, in words
+    random_returns: dict[str, float]  # {role: mean return of random play}, measured as `returns`
+    demo: dict[str, Any]  # options of `record_policy` for `gpuvec demo`, those that are not its defaults
 
     def intervals(self) -> dict[str, Interval]:
         """Returns {role: the mean over seeds, with its interval}."""
@@ -70,10 +74,7 @@ def read_card(text: str) -> Record:
     Raises:
         ValueError: the card has no record.
     """
-    for line in text.splitlines():
-        if line.startswith(RECORD[0]) and line.endswith(RECORD[1]):
-            return Record(**json.loads(line.removeprefix(RECORD[0]).removesuffix(RECORD[1])))
-    raise ValueError("the card has no record: write it again with `python tools/train_policies.py train NAME`.")
+    return Record(**read_record(text))
 
 
 def differences(record: Record, returns: Mapping[str, Sequence[float]]) -> list[str]:
@@ -97,7 +98,8 @@ def differences(record: Record, returns: Mapping[str, Sequence[float]]) -> list[
 
 def _card_lines(record: Record) -> Iterator[str]:
     index = record.seeds.index(record.seed)
-    yield from (f"# {record.name}", "", f"A policy for `{record.env}`, trained by {record.algorithm.upper()}:", "", "```python")
+    yield from (f"# {record.name}", "", record.goal, "")
+    yield from (f"A policy for `{record.env}`, trained by {record.algorithm.upper()}:", "", "```python")
     yield from (f'policy = gpuvec.load_policy("{record.name}")', "```", "", "| | |", "| --- | --- |")
     yield f"| environment | `{record.env}`" + (
         f" with `{record.params}` |" if record.params else " with its default parameters |"
@@ -108,9 +110,9 @@ def _card_lines(record: Record) -> Iterator[str]:
     yield f"| on | {record.device}, {record.date}, {versions} |"
     yield f"| chosen | the seed whose result is the median of the seeds {', '.join(map(str, record.seeds))} |"
     yield from ("", f"Returns are {record.measure}. Intervals are 95 % confidence intervals over seeds.", "")
-    yield from ("| role | this policy | all seeds |", "| --- | --- | --- |")
+    yield from ("| role | this policy | all seeds | random play |", "| --- | --- | --- | --- |")
     for role, interval in record.intervals().items():
-        yield f"| {role} | {record.returns[role][index]:.4g} | {interval} |"
+        yield f"| {role} | {record.returns[role][index]:.4g} | {interval} | {record.random_returns[role]:.4g} |"
     if record.curve:
         yield from ("", f"Learning curve, {record.curve_measure}:", "")
         yield from ("| steps | mean return | lowest seed | highest seed |", "| --- | --- | --- | --- |")

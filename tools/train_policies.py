@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools.policy_card import Record, combine_curves, differences, read_card, write_card
 
-from benchmarks.cases.game_training import score_against_opponents
+from benchmarks.cases.game_training import score_both_sides
 from benchmarks.cases.solve import Match, make_curve, with_decreasing_entropy, with_evaluations
 from benchmarks.cases.tag_training import GAME
 from gpuvec.learners.config.tuned import find_tuned_settings, tuned
@@ -41,9 +41,11 @@ class PolicyTask(NamedTuple):
 
     name: str
     env: str  # without "gpuvec/"
+    goal: str  # what a good policy does or who should win, in words
     algorithm: str = "ppo"
     params: Mapping[str, Any] = {}  # is not mutated
     has_opponent: bool = False  # that wins or blocks at once, in half of the games of a training, and in those of the result
+    demo: Mapping[str, Any] = {}  # options of `record_policy` for `gpuvec demo`; is not mutated
 
     def args(self, seed: int, device: str) -> Any:
         """Returns the settings of the training with a seed."""
@@ -71,25 +73,43 @@ class PolicyTask(NamedTuple):
 TAG_GAME = {name: value for name, value in GAME.items() if name != "observe_self"}
 
 
-def _tag(name: str, tagger: float, runner: float) -> PolicyTask:
+def _tag(name: str, goal: str, tagger: float, runner: float) -> PolicyTask:
     params = {**TAG_GAME, "skill_level_tagger": tagger, "skill_level_runner": runner}
-    return PolicyTask(f"TagContinuous-v0-{name}", "TagContinuous-v0", params=params)
+    return PolicyTask(f"TagContinuous-v0-{name}", "TagContinuous-v0", goal, params=params)
 
 
+# On the grid of the training ten taggers catch the runner in five steps on average.
+LONG_CHASES = {"params": {"grid_length": 30}, "rows": 64, "keep_longest": 4}
 # The skill levels of TagContinuous are factors of the largest speed.
 TASKS = {
     task.name: task
     for task in (
-        PolicyTask("CartPole-v1", "CartPole-v1"),
-        PolicyTask("Acrobot-v1", "Acrobot-v1"),
-        PolicyTask("Pendulum-v1", "Pendulum-v1", "ddpg"),
-        PolicyTask("TagGridWorld-v0", "TagGridWorld-v0"),
-        _tag("fast-taggers", 2.0, 1.0),
-        _tag("equal", 1.0, 1.0),
-        _tag("fast-runners", 1.0, 2.0),
-        PolicyTask("Breakout-v0", "Breakout-v0"),
-        PolicyTask("ConnectFour-v0", "ConnectFour-v0", has_opponent=True),
-        PolicyTask("SimpleSpread-v0", "SimpleSpread-v0"),
+        PolicyTask("CartPole-v1", "CartPole-v1", "The pole should stay up, and the cart on the rail, until the time limit."),
+        PolicyTask("Acrobot-v1", "Acrobot-v1", "The tip should rise above the line in as few steps as possible."),
+        PolicyTask("Pendulum-v1", "Pendulum-v1", "The pendulum should stand upright soon, and stay there.", "ddpg"),
+        PolicyTask(
+            "TagGridWorld-v0",
+            "TagGridWorld-v0",
+            "Many taggers chase one runner: they should win, and the runner should last as long as it can.",
+            demo=LONG_CHASES,
+        ),
+        _tag("fast-taggers", "Taggers are faster than runners: they should catch most of them.", 2.0, 1.0),
+        _tag(
+            "equal",
+            "Both sides are equally fast: taggers have to surround runners, and many runners should get away.",
+            1.0,
+            1.0,
+        ),
+        _tag("fast-runners", "Runners are faster than taggers: most of them should get away.", 1.0, 2.0),
+        PolicyTask("Breakout-v0", "Breakout-v0", "The paddle should not lose the ball, and break one wall after the other."),
+        PolicyTask(
+            "ConnectFour-v0",
+            "ConnectFour-v0",
+            "The policy plays both sides. Red begins, which is an advantage: red should win more often than yellow.",
+            has_opponent=True,
+            demo={"stochastic": True},
+        ),
+        PolicyTask("SimpleSpread-v0", "SimpleSpread-v0", "Each landmark should be covered by an agent, without collisions."),
     )
 }
 
@@ -112,7 +132,7 @@ def train_seed(task: PolicyTask, seed: int, device: str) -> TrainedSeed:
         device: "cpu" or "cuda:<index>".
     """
     from gpuvec.learners.environments import policy_roles
-    from gpuvec.learners.evaluation.players import win_or_block
+    from gpuvec.learners.evaluation.players import policies_by_role, win_or_block
     from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
     from gpuvec.learners.training import train
 
@@ -122,27 +142,27 @@ def train_seed(task: PolicyTask, seed: int, device: str) -> TrainedSeed:
     result = train(policies, opponent=win_or_block if task.has_opponent else None)
     settings = {role: {**values, "params": task.file_params()} for role, values in result.checkpoint["args"].items()}
     policy = TrainedPolicy({**result.checkpoint, "args": settings}, device)
-    returns = mean_returns(task, policy.networks, EVALUATION_SEED + seed, device)
+    returns = mean_returns(task, policies_by_role(policy.networks), EVALUATION_SEED + seed, device)
     curve = [] if task.has_opponent else [(steps, float(value)) for steps, _, value in make_curve(result.history)]
     print(f"{task.name}, seed {seed}: {', '.join(f'{role} {value:.4g}' for role, value in returns.items())}", flush=True)
     return TrainedSeed(returns, curve, policy.to_bytes(), int(result.history[-1]["steps"]))
 
 
-def mean_returns(task: PolicyTask, networks: Mapping[str, Any], seed: int, device: str) -> dict[str, float]:
+def mean_returns(task: PolicyTask, player: Any, seed: int, device: str) -> dict[str, float]:
     """Returns {role: mean return of an agent}, or {"all": ...} in environments without roles.
 
     Args:
         task: the policy.
-        networks: {role: network}.
+        player: who acts for all agents, of `gpuvec.learners.evaluation.players`.
         seed: of the episodes.
-        device: of the networks.
+        device: on which they are played.
     """
-    from gpuvec.learners.evaluation.players import policies_by_role
+    from gpuvec.learners.evaluation.players import wins_or_blocks
 
     match = Match(f"gpuvec/{task.env}", task.file_params(), EPISODES, seed, device)
     if task.has_opponent:
-        return {"all": score_against_opponents(networks, match).value}
-    results = match.play(policies_by_role(networks))
+        return {"all": score_both_sides(player, wins_or_blocks, match)}
+    results = match.play(player)
     if len(results.roles) < 2:
         return {"all": float(results.returns.mean())}
     return {role: float(results.returns[:, agents].mean()) for role, agents in results.roles.items()}
@@ -166,6 +186,7 @@ def write_policy(task: PolicyTask, seeds: Sequence[int], device: str, folder: Pa
     import torch
 
     import gpuvec
+    from gpuvec.learners.evaluation.players import at_random
 
     trained = {seed: train_seed(task, seed, device) for seed in seeds}
     best = median_seed(trained)
@@ -176,7 +197,8 @@ def write_policy(task: PolicyTask, seeds: Sequence[int], device: str, folder: Pa
         + ("against an opponent that wins or blocks at once" if task.has_opponent else "of the most probable actions"),
         combine_curves([each.curve for each in trained.values()]), CURVE_MEASURE, trained[best].steps, describe_device(device),
         time.strftime("%Y-%m-%d"), {"gpuvec": gpuvec.__version__, "torch": torch.__version__},
-        hashlib.sha256(trained[best].content).hexdigest(),
+        hashlib.sha256(trained[best].content).hexdigest(), task.goal,
+        mean_returns(task, at_random(EVALUATION_SEED), EVALUATION_SEED, device), dict(task.demo),
     )  # fmt: skip
     (folder / f"{task.name}{SUFFIX}").write_bytes(trained[best].content)
     (folder / f"{task.name}.md").write_text(write_card(record))
@@ -192,6 +214,7 @@ def verify_policy(task: PolicyTask, seeds: Sequence[int], device: str, folder: P
         folder: where file and card are.
     """
     import gpuvec
+    from gpuvec.learners.evaluation.players import policies_by_role
 
     record = read_card((folder / f"{task.name}.md").read_text())
     file = folder / f"{task.name}{SUFFIX}"
@@ -199,7 +222,7 @@ def verify_policy(task: PolicyTask, seeds: Sequence[int], device: str, folder: P
     if hashlib.sha256(file.read_bytes()).hexdigest() != record.sha256:
         lines.append(f"{task.name}: {file} is not the file of the card")
     policy = gpuvec.load_policy(file, device=device)
-    returns = mean_returns(task, policy.networks, EVALUATION_SEED + record.seed, device)
+    returns = mean_returns(task, policies_by_role(policy.networks), EVALUATION_SEED + record.seed, device)
     for role, values in record.returns.items():
         expected = values[record.seeds.index(record.seed)]
         if abs(returns[role] - expected) > 0.02 * max(1.0, abs(expected)):

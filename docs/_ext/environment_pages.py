@@ -1,10 +1,9 @@
-"""A page for each bundled environment, made of its file: docstring, parameters, spaces, a picture and the code."""
+"""A page for each bundled environment, with a picture: docstring, parameters, spaces and code of its file."""
 
 from __future__ import annotations
 
 import csv
 import inspect
-import io
 import json
 import os
 import re
@@ -13,16 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from field_comments import comments_of
-from PIL import Image
 from repository_pages import ENVIRONMENTS, GENERATED, PAGES, ROOT, keep
 
-from gpuvec.drawing.canvas import Canvas
-from gpuvec.random import Key
+from gpuvec.cli.envs_command import comments_of
 from gpuvec.registration import load_env
-from gpuvec.spec import Environment, MultiAgentEnv
-from gpuvec.testing.reference.python_reference import PythonReference
-from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
+from gpuvec.spec import MultiAgentEnv
 
 SECTIONS = ("Observation", "Action", "Reward", "Termination", "Parameters", "Source")
 """What the docstring of an environment's module says, in this order."""
@@ -42,20 +36,6 @@ def sections_of(docstring: str) -> tuple[str, dict[str, str]]:
             f"an environment's docstring has the sections {', '.join(SECTIONS)}; {title!r} has {', '.join(found)}."
         )
     return " ".join(title.partition(": ")[2].split()), found
-
-
-def picture(env: Environment) -> bytes:
-    """A start, as PNG."""
-    assert env.draw is not None, "bundled environments draw"
-    key, p, file = Key(seed=7, seed_high=0, row=0, episode=0, step=0), env.params, io.BytesIO()
-    if isinstance(env, MultiAgentEnv):
-        reference = PythonReference(env)
-        start, p = reference.reset(key, reference.make_state()), reference.p
-    else:
-        start = SingleAgentReference(env).reset(key)
-    drawing = env.draw(start, p)
-    Image.fromarray(drawing.array() if isinstance(drawing, Canvas) else drawing).save(file, "png")
-    return file.getvalue()
 
 
 def _space(space: gym.Space[Any]) -> str:
@@ -79,7 +59,7 @@ def page(spec: Any, code: str) -> str:
     many = isinstance(env, MultiAgentEnv)
     facts = {"make": f'`gymnasium.make_vec("{spec.id}", num_envs=...)`'}
     if isinstance(env, MultiAgentEnv):
-        named = ", ".join(f"{count} {role}" for role, count in (env.roles(env.params) if env.roles else {}).items())
+        named = ", ".join(f"`{role}` {count}" for role, count in (env.roles(env.params) if env.roles else {}).items())
         facts["agents"] = f"{env.agents(env.params)}: {named}" if named else str(env.agents(env.params))
     by_role = spaces.items() if isinstance(spaces, dict) else ()
     by_owner = {f" of a {role}": pair for role, pair in by_role} or {" of an agent" * many: spaces}
@@ -95,18 +75,19 @@ def page(spec: Any, code: str) -> str:
     words = comments_of(type(env.params))
     fixed = env.structural if isinstance(env, MultiAgentEnv) else ()
     table = ["| parameter | default | |", "| --- | --- | --- |"]
-    for name, value in env.params._asdict().items():
-        description = ("; ".join(x for x in (words[name], "fixed when made" * (name in fixed)) if x)).replace("|", "\\|")
-        table.append(f"| `{name}` | `{_value(value)}` | {description} |")
+    for field, value in env.params._asdict().items():
+        description = ("; ".join(x for x in (words[field], "fixed when made" * (field in fixed)) if x)).replace("|", "\\|")
+        table.append(f"| `{field}` | `{_value(value)}` | {description} |")
 
-    lines = [f"# {spec.id.rpartition('/')[2]}", summary[0].upper() + summary[1:]]
-    lines.append(f"![A start of {spec.id}]({spec.id.rpartition('/')[2]}.png){{width=300px}}")
+    name = spec.id.rpartition("/")[2]
+    lines = [f"# {name}", summary[0].upper() + summary[1:]]
+    lines.append(f"![A moment of {name}](../../images/env_{name}.png){{width=300px}}")
     lines.append("\n".join(["| | |", "| --- | --- |", *(f"| {name} | {fact} |" for name, fact in facts.items())]))
-    for name, text in sections.items():
-        lines += [f"## {name}", text[0].upper() + text[1:]]
-        if name == "Parameters":
+    for section, text in sections.items():
+        lines += [f"## {section}", text[0].upper() + text[1:]]
+        if section == "Parameters":
             lines.append("\n".join(table))
-    if played := play_table(spec.id.rpartition("/")[2]):
+    if played := play_table(name):
         lines += ["## Play without learning", played]
         lines.append("`benchmarks/cases/baselines.py` computes these scores, with 95 % confidence intervals over five seeds.")
     lines += [f"<details><summary>The whole file, <code>{Path(code).name}</code></summary>"]
@@ -149,23 +130,24 @@ def trained_scores(task: str) -> list[str]:
 
 def table() -> str:
     """What there is, for the page above the others."""
-    rows = ["| environment | | agents |", "| --- | --- | --- |"]
+    rows = ["| | environment | | agents or roles |", "| --- | --- | --- | --- |"]
     for file, spec in ENVIRONMENTS.items():
         env = load_env(spec.kwargs["env"])
         summary, _ = sections_of(sys.modules[spec.kwargs["env"].partition(":")[0]].__doc__ or "")
         many = "one"
         if isinstance(env, MultiAgentEnv):
-            many = ", ".join(f"{role}s" for role in env.roles(env.params)) if env.roles else "many"
-        rows.append(f"| [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
+            many = ", ".join(f"`{role}`" for role in env.roles(env.params)) if env.roles else str(env.agents(env.params))
+        name = spec.id.rpartition("/")[2]
+        image = f"![A moment of {name}](images/env_{name}.png){{width=130px}}"
+        rows.append(f"| {image} | [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
     return "\n".join(rows) + "\n"
 
 
 def write(app: Any) -> None:
-    """Writes the pages and their pictures."""
+    """Writes the pages and the tables."""
     for file, spec in ENVIRONMENTS.items():
         place = PAGES[file]
         keep(place, page(spec, os.path.relpath(file, place.parent)))
-        keep(place.with_suffix(".png"), picture(load_env(spec.kwargs["env"])))
     keep(GENERATED / "environments.txt", table())
     keep(GENERATED / "baselines.txt", play_table())
 

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
-import io
-import textwrap
-import tokenize
 from typing import Any
 
-
-def comments_of(kind: type[Any]) -> dict[str, str]:
-    """{field: the comment behind it, "" without one} of a NamedTuple class, in the order of its fields."""
-    source = textwrap.dedent(inspect.getsource(kind))
-    words = {t.start[0]: t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT}
-    (declared,) = ast.parse(source).body
-    assert isinstance(declared, ast.ClassDef)
-    return {
-        field.target.id: words.get(field.end_lineno or 0, "").removeprefix("#").strip()
-        for field in declared.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-    }
+from gpuvec.cli.envs_command import comments_of
 
 
 def _describe(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

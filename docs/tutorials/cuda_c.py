@@ -169,8 +169,8 @@ gpuvec.register("my/Flock-v0", ENV)
 # ## Check it
 #
 # {func}`~gpuvec.testing.check_env` compiles the file, with or without a GPU. If there is a C++ compiler, it also compares the
-# functions with the Python functions on the CPU. `nvcc` is not needed: the compiler comes with `gpuvec[cuda13]`, or with
-# `gpuvec[compile]` on a machine without a GPU.
+# functions with the Python functions on the CPU. `nvcc` is not needed: the compiler comes with the extra `cuda13`, or with
+# `compile` on a machine without a GPU.
 
 # %%
 for check in check_env("my/Flock-v0", num_envs=3, steps=8):

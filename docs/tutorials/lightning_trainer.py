@@ -2,7 +2,7 @@
 # # Train with PyTorch Lightning
 #
 # After this tutorial you can train with a Lightning `Trainer`, use its callbacks, loggers and checkpoints, and continue a run.
-# It needs `pip install "gpuvec[train,lightning]"`.
+# It needs `pip install ".[train,lightning]"` in the checkout.
 #
 # ## Fit
 #

@@ -94,7 +94,8 @@ assert returns.view(4, each).mean(1)[2] > 450
 # ## Your own network
 #
 # A network is any module with two methods, `policy(obs)` for the logits and `value(obs)`. Here the value function has a hidden
-# layer, and the policy is reduced to one weight per feature: push right if the weighted sum is positive.
+# layer, and the policy is reduced to one weight per feature: push right if the weighted sum is positive. [Networks, losses and
+# algorithms of your own](../guides/own_algorithms.md) also work on the command line.
 
 
 # %%

@@ -127,6 +127,11 @@ def check(p: Params) -> None:
     require_ordered(p, "low", "high")
 
 
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    height = -p.length1 * math.cos(s.theta1) - p.length2 * math.cos(s.theta1 + s.theta2)
+    return [("goal", "the tip is above the line", ())] if height > p.goal_height else []
+
+
 ENV = SingleAgentEnv(
     state=State,
     params=Params(),
@@ -141,6 +146,7 @@ ENV = SingleAgentEnv(
     field_ranges=field_ranges,
     cuda_c="cuda_c/acrobot.cu",
     draw=pictures.acrobot,
+    events=events,
     feature_names=("cos of angle 1", "sin of angle 1", "cos of angle 2", "sin of angle 2", "velocity 1", "velocity 2"),
     action_names=("torque -1", "no torque", "torque +1"),
     render_fps=15,

@@ -130,6 +130,16 @@ def check(p: Params) -> None:
         )
 
 
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    has_bricks, had_bricks = bool(np.any(s.bricks)), bool(np.any(before.bricks))
+    changes = (
+        (had_bricks and not has_bricks, ("goal", "the last brick breaks", ())),
+        (has_bricks and not had_bricks, ("start", "the wall is built again", ())),
+        (s.ball_y == LAST, ("loss", "the ball is lost", ())),
+    )
+    return [event for has_happened, event in changes if has_happened]
+
+
 ENV = SingleAgentEnv(
     state=State,
     params=Params(),
@@ -142,6 +152,7 @@ ENV = SingleAgentEnv(
     field_ranges=field_ranges,
     check=check,
     draw=pictures.breakout,
+    events=events,
     action_names=("stay", "left", "right"),
     render_fps=10,
 )

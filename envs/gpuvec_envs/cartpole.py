@@ -87,6 +87,12 @@ def check(p: Params) -> None:
     require_ordered(p, "low", "high")
 
 
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    if abs(s.theta) > p.theta_limit:
+        return [("loss", "the pole leans too far", ())]
+    return [("loss", "the cart is too far from the centre", ())] if abs(s.x) > p.x_limit else []
+
+
 ENV = SingleAgentEnv(
     state=State,
     params=Params(),
@@ -100,6 +106,7 @@ ENV = SingleAgentEnv(
     check=check,
     cuda_c="cuda_c/cartpole.cu",
     draw=pictures.cartpole,
+    events=events,
     feature_names=("position", "velocity", "angle", "angular velocity"),
     action_names=("left", "right"),
     render_fps=50,

@@ -121,6 +121,18 @@ def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
     return {"board": (EMPTY, 2), "column": (0, COLUMNS - 1), "player": (0, 1), "row": (-1, ROWS - 1)}
 
 
+PLAYERS = ("player 0 (red)", "player 1 (yellow)")  # with their colours in the picture
+
+
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    mover = int(before.player)
+    if s.row < 0:
+        return [("loss", f"{PLAYERS[mover]} chooses a full column and loses", (mover,))]
+    if s.has_line:
+        return [("win", f"{PLAYERS[mover]} completes a line and wins", (mover,))]
+    return [("end", "the board is full: a draw", ())] if s.moves == ROWS * COLUMNS else []
+
+
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -139,5 +151,7 @@ ENV = MultiAgentEnv(
     allowed=allowed,
     field_ranges=field_ranges,
     draw=pictures.connect_four,
+    events=events,
+    action_names=tuple(f"column {column + 1}" for column in range(COLUMNS)),
     render_fps=2,
 )  # fmt: skip

@@ -236,6 +236,23 @@ def check(p: Params) -> None:
     require_finite(p, "state_health_scaling", "planner_health_scaling", "max_subsidy", "interest", "vaccine_rate")
 
 
+def events(before: State, s: State, p: ParamsWithTables) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Returns changes of the rules of states and of subsidies, and the first delivery of vaccines."""
+    levels = [state.levels[:, state.day % TRANSMISSION_LAG].astype(int) for state in (before, s)]
+    changed = [
+        ("stringency", f"stringency {verb} in {np.count_nonzero(mask)} of {p.num_states} states", np.flatnonzero(mask))
+        for verb, mask in (("rises", levels[1] > levels[0]), ("falls", levels[1] < levels[0]))
+    ]
+    by_state = [(kind, text, tuple(states.tolist())) for kind, text, states in changed if len(states)]
+    subsidy, last_subsidy = int(s.subsidy_level[0]), int(before.subsidy_level[0])
+    verb = "rise" if subsidy > last_subsidy else "fall"
+    others = (
+        (subsidy != last_subsidy, "subsidy", f"subsidies {verb} to level {subsidy} of {p.num_subsidy_levels}", (p.num_states,)),
+        (np.any(s.vaccinated) and not np.any(before.vaccinated), "vaccine", "the first vaccines are delivered", ()),
+    )
+    return by_state + [(kind, text, planner) for has_happened, kind, text, planner in others if has_happened]
+
+
 def make_env(regions: EpidemicRegions | None = None) -> MultiAgentEnv:
     """Returns the environment.
 
@@ -288,6 +305,7 @@ def make_env(regions: EpidemicRegions | None = None) -> MultiAgentEnv:
         field_ranges=field_ranges,
         check=check,
         draw=pictures.epidemic_economy,
+        events=events,
         render_fps=30,
     )
 

@@ -65,6 +65,10 @@ def check(p: Params) -> None:
     require_ordered(p, "low", "high")
 
 
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [("goal", "the car is at the flag", ())] if s.x >= p.goal_position > before.x else []
+
+
 ENV = SingleAgentEnv(
     state=State,
     params=Params(),
@@ -78,6 +82,7 @@ ENV = SingleAgentEnv(
     check=check,
     cuda_c="cuda_c/mountain_car.cu",
     draw=pictures.mountain_car,
+    events=events,
     feature_names=("position", "velocity"),
     action_names=("left", "no force", "right"),
 )

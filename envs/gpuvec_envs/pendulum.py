@@ -69,6 +69,17 @@ def check(p: Params) -> None:
     require_not_negative(p, "x_init", "y_init")
 
 
+def is_upright(s: State) -> bool:
+    """Returns whether the pendulum stands: it is within 0.1 rad of upright and turns by less than 0.5 rad/s."""
+    return abs(math.remainder(s.theta, 2.0 * math.pi)) < 0.1 and abs(s.theta_dot) < 0.5
+
+
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    if is_upright(s) == is_upright(before):
+        return []
+    return [("goal", "the pendulum stands upright", ()) if is_upright(s) else ("loss", "the pendulum leaves upright", ())]
+
+
 ENV = SingleAgentEnv(
     state=State,
     params=Params(),
@@ -82,6 +93,7 @@ ENV = SingleAgentEnv(
     field_ranges=field_ranges,
     cuda_c="cuda_c/pendulum.cu",
     draw=pictures.pendulum,
+    events=events,
     feature_names=("cos of angle", "sin of angle", "velocity"),
     action_names=("torque",),
 )

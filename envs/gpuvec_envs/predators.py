@@ -277,6 +277,26 @@ def check(p: Params) -> None:
         )
 
 
+def list_animals(animals: list[int]) -> str:
+    """Returns indices as text, the first three of many."""
+    return ", ".join(map(str, animals[:3])) + (f" and {len(animals) - 3} more" if len(animals) > 3 else "")
+
+
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Returns the births and the deaths of a step, each cause as one event."""
+    is_prey = (s.role == SHEEP) & (s.first_sheep[s.y, s.x] == np.arange(agents(p))) & (s.first_wolf[s.y, s.x] != NOBODY)
+    died, born, is_wolf_slot = before.is_alive & ~s.is_alive, s.is_alive & ~before.is_alive, s.role == WOLF
+    changes = (
+        ("death", "sheep eaten", died & is_prey),
+        ("death", "sheep starved", died & ~is_prey & ~is_wolf_slot),
+        ("death", "wolves starved", died & is_wolf_slot),
+        ("birth", "sheep born", born & ~is_wolf_slot),
+        ("birth", "wolves born", born & is_wolf_slot),
+    )
+    by_cause = [(kind, text, np.flatnonzero(mask).tolist()) for kind, text, mask in changes]
+    return [(kind, f"{text}: {list_animals(animals)}", tuple(animals)) for kind, text, animals in by_cause if animals]
+
+
 CENSUS = (
     count_of("wolves_here", is_animal, at=wolf_cell), count_of("sheep_here", is_animal, at=sheep_cell),
     count_of("wolves_alive", is_wolf), count_of("sheep_alive", is_sheep),
@@ -308,6 +328,7 @@ ENV = MultiAgentEnv(
     field_ranges=field_ranges,
     check=check,
     draw=pictures.predators,
+    events=events,
     action_names=("stay", "forward", "turn left", "turn right"),
     max_episode_steps=500,
     render_fps=10,

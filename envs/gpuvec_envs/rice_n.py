@@ -18,6 +18,7 @@ Source: the rules of RICE-N (Zhang et al., 2022, "AI for Global Climate Cooperat
     states them.
 """
 
+import math
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ from gpuvec_envs.rice_rules import (
     set_tariffs,
     warm,
 )
-from gpuvec_envs.rice_state import ACTIVITY, NUM_STAGES, Params, ParamsWithTables, State, tables
+from gpuvec_envs.rice_state import ACTIVITY, EVALUATION, NUM_STAGES, Params, ParamsWithTables, State, tables
 
 # Of the climate and the economic index
 RISE_RANGE, OUTPUT_RANGE = LARGEST_RISE - SMALLEST_RISE, LARGEST_OUTPUT - SMALLEST_OUTPUT
@@ -135,6 +136,16 @@ def field_ranges(p: Params) -> dict[str, tuple[float, float]]:
     return ranges | {"stage": (0, NUM_STAGES - 1), "activity_count": (0, NUM_ACTIVITY_STEPS)}
 
 
+def events(before: State, s: State, p: ParamsWithTables) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Returns the degrees that the warming reaches, and how many proposals of a negotiation are accepted."""
+    degrees = range(math.floor(before.air_temperature) + 1, math.floor(s.air_temperature) + 1)
+    reached: list[tuple[str, str, tuple[int, ...]]] = [("warming", f"the warming reaches {k} °C", ()) for k in degrees]
+    if not p.negotiation or s.stage != EVALUATION:
+        return reached
+    count = np.count_nonzero(s.decisions)
+    return [*reached, ("agreement", f"{count} of {NUM_REGIONS * (NUM_REGIONS - 1)} proposals are accepted", ())]
+
+
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -169,5 +180,6 @@ ENV = MultiAgentEnv(
     check=check,
     field_ranges=field_ranges,
     draw=pictures.rice_n,
+    events=events,
     render_fps=4,
 )

@@ -145,6 +145,10 @@ def check(p: Params) -> None:
         raise ValueError(f"damping is {p.damping}; it must be at most 1.")
 
 
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [("word", f"the speaker says word {s.word[0]}", (0,))] if s.word[0] != before.word[0] else []
+
+
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -167,5 +171,6 @@ ENV = MultiAgentEnv(
     field_ranges=field_ranges,
     check=check,
     draw=pictures.simple_speaker_listener,
+    events=events,
     render_fps=10,
 )

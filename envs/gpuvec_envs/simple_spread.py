@@ -21,7 +21,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Floats, Key, MultiAgentEnv, Observation, Time, each, sum_of, uniform
+from gpuvec import Bools, Floats, Key, MultiAgentEnv, Observation, Time, each, sum_of, uniform
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import require_at_least_one, require_finite, require_not_negative, require_positive
 
@@ -220,6 +220,21 @@ def check(p: Params) -> None:
             raise ValueError(f"{name} is {getattr(p, name)}; it must be at most 1.")
 
 
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Returns landmarks that agents begin to cover, and agents that begin to overlap."""
+
+    def is_near(state: State, others: Floats, distance: float) -> Bools:
+        is_below: Bools = np.linalg.norm(state.position[:, None] - others, axis=2) < distance
+        return is_below
+
+    covers = is_near(s, s.landmark, p.radius) & ~is_near(before, before.landmark, p.radius)
+    collides = is_near(s, s.position, 2.0 * p.radius) & ~is_near(before, before.position, 2.0 * p.radius)
+    return [
+        *(("goal", f"agent {i} covers landmark {k}", (int(i),)) for i, k in np.argwhere(covers)),
+        *(("loss", f"agents {i} and {j} collide", (int(i), int(j))) for i, j in np.argwhere(np.triu(collides))),
+    ]
+
+
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -236,6 +251,7 @@ ENV = MultiAgentEnv(
     check=check,
     field_ranges=field_ranges,
     draw=pictures.simple_spread,
+    events=events,
     action_names=("nothing", "left", "right", "down", "up"),
     render_fps=10,
 )

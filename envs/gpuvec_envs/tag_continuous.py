@@ -307,6 +307,11 @@ def check(p: Params) -> None:
         )
 
 
+def events(before: State, s: State, p: ParamsWithTables) -> list[tuple[str, str, tuple[int, ...]]]:
+    runners = np.flatnonzero(s.tagged_by >= 0).tolist()
+    return [("tag", f"tagger {s.tagged_by[i]} catches runner {i}", (i, int(s.tagged_by[i]))) for i in runners]
+
+
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -341,6 +346,7 @@ ENV = MultiAgentEnv(
     field_ranges=field_ranges,
     cuda_c="cuda_c/tag_continuous.cu",
     draw=pictures.tag_continuous,
+    events=events,
     feature_names=feature_names,
     action_names=action_names,
     render_fps=10,

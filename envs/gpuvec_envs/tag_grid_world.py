@@ -154,6 +154,15 @@ def check(p: Params) -> None:
         )
 
 
+def events(before: State, s: State, p: Params) -> list[tuple[str, str, tuple[int, ...]]]:
+    runner = int(np.argmax(s.role == RUNNER))
+    is_there = (s.x == s.x[runner]) & (s.y == s.y[runner]) & (s.role == TAGGER)
+    taggers = np.flatnonzero(is_there).tolist()
+    names = " and ".join(f"tagger {i}" for i in taggers)
+    verb = "catches" if len(taggers) == 1 else "catch"
+    return [("tag", f"{names} {verb} runner {runner}", (*taggers, runner))] if taggers else []
+
+
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -171,7 +180,8 @@ ENV = MultiAgentEnv(
     check=check,
     cuda_c="cuda_c/tag_grid_world.cu",
     draw=pictures.tag_grid_world,
+    events=events,
     feature_names=feature_names,
-    action_names=("stay", "column +1", "column -1", "row +1", "row -1"),
+    action_names=("stay", "right", "left", "up", "down"),
     render_fps=8,
 )

@@ -68,7 +68,7 @@ __all__ = [
     "wrap",
 ]  # fmt: skip
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # They import Numba or PyTorch.
 LAZY_MODULES = {
     "VectorEnv": "gpuvec.vector.env",

@@ -90,7 +90,7 @@ def require_optional_fields(env: Any) -> None:
     Raises:
         AuthoringError: a field is something else.
     """
-    require_functions(env, "field_ranges", "check", "critic_observation", "draw", optional=True)
+    require_functions(env, "field_ranges", "check", "critic_observation", "draw", "events", optional=True)
     for name in ("reset_options", "structural", "feature_names", "action_names"):
         value = getattr(env, name)
         if name.endswith("_names") and callable(value):

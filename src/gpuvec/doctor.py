@@ -14,6 +14,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
+from gpuvec.signing_key import KeyUnusable, key_path, read_key
+
 REQUIRED_EXTRAS = {  # distribution -> the extra of gpuvec that installs it, "" for a dependency of gpuvec itself
     "numpy": "",
     "gymnasium": "",
@@ -45,7 +47,7 @@ class Driver(NamedTuple):
 class Finding(NamedTuple):
     """One line of the report."""
 
-    area: str  # "package", "driver", "toolkit", "device" or "output"
+    area: str  # "package", "driver", "toolkit", "device", "output" or "key"
     name: str
     works: bool
     detail: str  # a version, a path, or why it does not work
@@ -113,6 +115,7 @@ def collect_findings() -> list[Finding]:
         *_check_toolkit(gpu_extra),
         *devices,
         *_check_outputs(working_devices, gpu_extra),
+        _check_key(),
     ]
 
 
@@ -124,17 +127,17 @@ def _check_packages(gpu_extra: str) -> list[Finding]:
     ]
     for name, extra in REQUIRED_EXTRAS.items():
         installed = _installed_version(name)
-        remedy = "" if installed else f"pip install {_requirement(extra)}"
+        remedy = "" if installed else _install_command(extra)
         findings.append(Finding("package", name, bool(installed), installed or "not installed", remedy))
     cupy_versions = {name: installed for name in CUPY_DISTRIBUTIONS if (installed := _installed_version(name))}
     if len(cupy_versions) > 1:
-        remedy = f"pip uninstall {' '.join(cupy_versions)}, then pip install {_requirement(gpu_extra or 'cuda13')}"
+        remedy = f"pip uninstall {' '.join(cupy_versions)}, then {_install_command(gpu_extra or 'cuda13')}"
         detail = f"{' and '.join(cupy_versions)} overwrite each other's files"
         return [*findings, Finding("package", "cupy", False, detail, remedy)]
     if cupy_versions:
         name, installed = cupy_versions.popitem()
         return [*findings, Finding("package", "cupy", True, f"{installed} ({name})")]
-    remedy = f"pip install {_requirement(gpu_extra)}" if gpu_extra else "needed only with a GPU"
+    remedy = _install_command(gpu_extra) if gpu_extra else "needed only with a GPU"
     return [*findings, Finding("package", "cupy", False, "not installed", remedy)]
 
 
@@ -158,7 +161,7 @@ def _check_toolkit(gpu_extra: str) -> list[Finding]:
             library = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name)
             findings.append(Finding("toolkit", name, True, f"{library.abs_path} (found via {library.found_via})"))
         except Exception as error:
-            remedy = f"pip install {_requirement(gpu_extra or 'compile')}"
+            remedy = _install_command(gpu_extra or "compile")
             findings.append(Finding("toolkit", name, False, _first_line(error), remedy))
     return findings
 
@@ -175,7 +178,7 @@ def _check_device(device: str, output: str, gpu_extra: str) -> Finding:
             env.step(array_library.zeros(2, "int32"))
             env.close()
     except Exception as error:
-        remedy = f"pip install {_requirement(gpu_extra if device == 'cuda' else '')}"
+        remedy = _install_command(gpu_extra if device == "cuda" else "")
         return Finding("device", device, False, _first_line(error), remedy)
     return Finding("device", device, True, "compiled, reset and stepped an environment")
 
@@ -183,9 +186,9 @@ def _check_device(device: str, output: str, gpu_extra: str) -> Finding:
 def _check_outputs(working_devices: tuple[str, ...], gpu_extra: str) -> list[Finding]:
     """For each value of `output=`, the working devices with which it can be used, and why not with the others."""
     remedies = {
-        "torch": f"pip install {_requirement(f'{gpu_extra},train' if gpu_extra else 'train')}",
+        "torch": _install_command(f"{gpu_extra},train" if gpu_extra else "train"),
         "jax": "pip install jax",
-        "cupy": f"pip install {_requirement(gpu_extra)}" if gpu_extra else "",
+        "cupy": _install_command(gpu_extra) if gpu_extra else "",
     }
     findings = []
     for name, find_problem in OUTPUT_PROBLEMS.items():
@@ -199,6 +202,16 @@ def _check_outputs(working_devices: tuple[str, ...], gpu_extra: str) -> list[Fin
         detail = "; ".join([", ".join(usable) or "on no device", *unusable])
         findings.append(Finding("output", name, bool(usable), detail))
     return findings
+
+
+def _check_key() -> Finding:
+    """Whether files that this user writes can be signed, without which runs of their own environments need --trust."""
+    try:
+        is_there, path = read_key() is not None, key_path()
+    except KeyUnusable as error:
+        return Finding("key", "signature", False, str(error))
+    creation = "" if is_there else ", which the first training that needs it creates"
+    return Finding("key", "signature", True, f"{path}{creation}")
 
 
 def _torch_problem(device: str) -> str:
@@ -267,9 +280,11 @@ def _installed_version(distribution: str) -> str:
         return ""
 
 
-def _requirement(extras: str) -> str:
-    """What to write after `pip install`, quoted for a shell."""
-    return f'"gpuvec[{extras}]"' if extras else "gpuvec"
+def _install_command(extras: str) -> str:
+    """The command that installs extras of gpuvec. This file also runs where gpuvec is not installed, without its findings."""
+    from gpuvec.errors import install_command
+
+    return install_command(extras)
 
 
 def _first_line(error: BaseException) -> str:

@@ -26,7 +26,33 @@ Each also derives from the built-in class that a user of Gymnasium would catch.
 
 from __future__ import annotations
 
+import json
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+
+def install_command(extras: str = "") -> str:
+    """The command that installs extras of this gpuvec from where it came, as messages show it.
+
+    Args:
+        extras: their names, separated by commas; "" for gpuvec itself.
+    """
+    names = f"[{extras}]" if extras else ""
+    sources = Path(__file__).parents[1]
+    if sources.name == "src" and (sources.parent / "pyproject.toml").is_file():
+        return f'pip install -e "{sources.parent}{names}"'
+    try:  # the format is that of PEP 610
+        origin = json.loads(distribution("gpuvec").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    url, repository = origin.get("url", ""), origin.get("vcs_info")
+    if "dir_info" in origin:
+        return f'pip install "{unquote(urlsplit(url).path)}{names}"'
+    if repository:
+        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
+    return f'pip install "gpuvec{names} @ {url}"' if url else f'pip install "gpuvec{names}"'
 
 
 class GpuvecError(Exception):

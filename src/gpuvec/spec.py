@@ -108,10 +108,19 @@ class OptionalFields:
     """`check(p)` raises ValueError for parameters that make no sense together, with a message that names the value and what is
     allowed. None if all parameters are allowed.
     """
-    draw: Callable[[Any, Any], Canvas | NDArray[np.uint8]] | None = None
+    draw: Callable[..., Canvas | NDArray[np.uint8]] | None = None
     """`draw(s, p)` returns a picture of the state `s` of one env: a `Canvas`, or an array (height, width, 3) of uint8, which a
     replay cannot show. It runs on the host: `s` has Python numbers, NumPy arrays for `Floats`, `Ints` and `Bools`, and None for
     the field of a `NearestNeighbors` search. None if the environment cannot be rendered.
+
+    `draw(s, p, action)` is also given the action that led to the state, as the environment was given it: a number, (K,), with
+    many agents (A,) or (A, K), or {role: (n,) or (n, K)}. It is None for the first state of an episode, and after a `rollout`.
+    """
+    events: Callable[[Any, Any, Any], Sequence[tuple[str, str, Sequence[int]]]] | None = None
+    """`events(before, s, p) -> [(kind, text, agents), ...]` returns what happened in the step from the state `before` to `s`,
+    in words, such as `("tag", "tagger 2 catches runner 7", (2, 7))`. Replays show the texts and mark them on the time line,
+    with a symbol for each kind; `agents` are the indices of those who took part. It runs on the host, with states as `draw`
+    takes them. None if a replay says only which agents became inactive, and how the episode ended.
     """
     feature_names: Sequence[str] | Callable[[Any], Sequence[str]] = ()
     """The names of the features of an observation in their order, or `feature_names(p)`, which returns them. Replays show them;

@@ -92,8 +92,7 @@ def test_train_and_eval_with_another_algorithm(tmp_path: Path, capsys: pytest.Ca
     )
     assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0
     # The setting belongs to PPO.
-    with pytest.raises(SystemExit):
-        main(["train", "--algorithm", "a2c", "--clip", "0.1"])
+    assert main(["train", "--algorithm", "a2c", "--clip", "0.1"]) == 2
 
 
 def test_an_evaluation_has_the_own_parameters_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,18 +136,15 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["train", "--env", "gpuvec/CartPol-v1"], "Did you mean: `CartPole`?"),
-            (["train", "--env", "no_such_module:x/Y-v0"], "No module named 'no_such_module'"),
+            (["train", "--env", "gpuvec/CartPol-v1"], "did you mean gpuvec/CartPole-v1?"),
+            (["train", "--env", "no_such_module:x/Y-v0"], "there is no module 'no_such_module'"),
             (["eval", "runs", "--episodes", "0"], "episodes must be at least 1"),
             (["train", "--episodes", "0"], "episodes must be at least 1"),
-            (["train", "--algorithm", "sac"], "algorithm must be one of ppo, a2c, ddpg, got 'sac'"),
+            (["train", "--algorithm", "sac"], "algorithm must be one of ppo, a2c, ddpg, td3, got 'sac'"),
             (["train", "--device", "cpu", "--params", "grvity", "3"], "did you mean 'gravity'?"),
             (["train", "--device", "cpu", "--evaluate-params", "grvity", "3"], "did you mean 'gravity'?"),
-            (["train", "--env", "CartPole-v1"], "is not an environment of gpuvec: did you mean gpuvec/CartPole-v1?"),
-            (["train", "--env", "ConnectFour-v0"], "did you mean gpuvec/ConnectFour-v0?"),
-            (["train", "--env", "Blackjack-v1"], "is not an environment of gpuvec: `gpuvec envs` lists those that are."),
-            (["train", "--population", "2", "--env", "CartPole-v1"], "did you mean gpuvec/CartPole-v1?"),
-            (["sweep", "--env", "CartPole-v1"], "did you mean gpuvec/CartPole-v1?"),
+            (["train", "--env", "Blackjack-v1"], "is an environment of Gymnasium, not of gpuvec: `gpuvec envs` lists those"),
+            (["train", "--population", "2", "--env", "CartPol-v1"], "did you mean gpuvec/CartPole-v1?"),
             (["eval", "no/such/run"], "there is no policy"),
         ],
     )
@@ -163,9 +159,7 @@ class TestErrors:
         assert not (tmp_path / "runs").exists()
 
     def test_a_setting_out_of_range_names_the_allowed_range(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit) as exit_info:
-            main(["train", "--gamma", "1.5"])
-        assert exit_info.value.code == 2
+        assert main(["train", "--gamma", "1.5"]) == 2
         assert "gamma must be from 0 to 1" in capsys.readouterr().err
 
     def test_a_file_that_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
@@ -175,7 +169,7 @@ class TestErrors:
 
     def test_a_checkpoint_of_an_unknown_algorithm_is_refused(self, tmp_path: Path) -> None:
         torch.save({"format": FORMAT, "args": {"all": {"algorithm": "sac"}}, "env": {}}, tmp_path / "checkpoint-1.pt")
-        with pytest.raises(StateError, match=r"is of the algorithm 'sac'; this version has ppo, a2c, ddpg\."):
+        with pytest.raises(StateError, match=r"is of the algorithm 'sac'; this version has ppo, a2c, ddpg, td3\."):
             load(tmp_path)
 
     def test_a_checkpoint_that_would_run_code_is_refused(self, tmp_path: Path) -> None:
@@ -213,14 +207,12 @@ class TestEnvs:
     def test_lists_every_environment(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["envs"]) == 0
         rows = capsys.readouterr().out.splitlines()
-        assert rows[0].split()[:3] == ["id", "observation", "action"]
-        listed_envs = {row.split()[0]: row for row in rows[1:]}
-        bundled = {id for id in gym.registry if id.startswith("gpuvec/")}
+        assert rows[0].split()[:3] == ["environment", "observation", "action"]
+        listed_envs = {row.split()[0]: row for row in rows[1:] if row}
+        bundled = {id.removeprefix("gpuvec/") for id in gym.registry if id.startswith("gpuvec/")}
         assert len(bundled) >= 5
         assert bundled <= listed_envs.keys()
-        cartpole = listed_envs["gpuvec/CartPole-v1"].split()
-        assert cartpole[1:5] == ["Box(4)", "Discrete(2)", "500", "475"]
-        assert "gravity=9.8" in cartpole
+        assert listed_envs["CartPole-v1"].split()[1:] == ["Box(4)", "Discrete(2)", "500", "475"]
 
     def test_the_installed_command_finds_a_module_in_the_working_folder(self, tmp_path: Path) -> None:
         """The folder of the command is first on the path, as for any script; files in the working folder replace no package."""
@@ -235,7 +227,7 @@ class TestEnvs:
             command = [sys.executable, *options, str(script), "envs", "an_environment_here"]
             process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
             assert process.returncode == status, process.stderr
-        assert "No module named 'an_environment_here'" in process.stderr
+        assert "there is no environment 'an_environment_here'" in process.stderr
 
     def test_lists_environments_of_an_additional_module(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -249,7 +241,7 @@ class TestEnvs:
         finally:
             gym.registry.pop("mine/Pole-v0", None)
         (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("mine/Pole-v0"))
-        assert "gravity=3.7" in row.split()
+        assert row.split()[1:] == ["Box(4)", "Discrete(2)", "500", "475"]
 
 
 class TestRuns:
@@ -338,7 +330,7 @@ def test_help_does_not_import_large_packages() -> None:
 def test_help_shows_effective_defaults(
     arguments: list[str], values: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "100")  # a line of several columns would have parts of several options
     with pytest.raises(SystemExit) as exit_info:
         main(["train", *arguments, "--help"])
     assert not exit_info.value.code

@@ -15,6 +15,8 @@ import pytest
 
 from gpuvec import doctor
 from gpuvec.doctor import Driver, Finding, Gpu
+from gpuvec.errors import install_command
+from gpuvec.signing_key import key_path, read_or_create_key
 
 ROOT = Path(__file__).parents[2]
 H200 = Driver((13, 0), "580.65.06", (Gpu("NVIDIA H200", 141 * 2**30),))
@@ -124,7 +126,7 @@ def test_remedies_name_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(doctor, "find_driver", lambda: H200._replace(cuda_version=(12, 2)))
     findings = doctor.collect_findings()
     for area, name in (("package", "cupy"), ("toolkit", "nvrtc"), ("device", "cuda")):
-        assert find_finding(findings, area, name).remedy == 'pip install "gpuvec[cuda12]"'
+        assert find_finding(findings, area, name).remedy == install_command("cuda12")
     assert find_finding(findings, "driver", "cuda:0").detail == "NVIDIA H200, 141 GiB"
 
 
@@ -143,6 +145,19 @@ def test_an_unsupported_output_states_the_reason(monkeypatch: pytest.MonkeyPatch
     assert find_finding(findings, "output", "dlpack").detail == "cpu"
     assert not find_finding(findings, "output", "cupy").works
     assert "not cpu: CuPy arrays are in GPU memory" in find_finding(findings, "output", "cupy").detail
+
+
+def test_the_state_of_the_key_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    findings = [find_finding(doctor.collect_findings(), "key", "signature")]
+    read_or_create_key()
+    findings.append(find_finding(doctor.collect_findings(), "key", "signature"))
+    key_path().chmod(0o644)
+    findings.append(find_finding(doctor.collect_findings(), "key", "signature"))
+    assert [finding.works for finding in findings] == [True, True, False]
+    assert "the first training that needs it creates" in findings[0].detail
+    assert findings[1].detail == str(key_path())
+    assert "its mode is 644, and must be 600" in findings[2].detail
 
 
 def test_exit_status_is_zero_if_the_cpu_works() -> None:

@@ -16,6 +16,7 @@ pytest.importorskip("tyro")
 
 from tests.support.cuda_c_functions import needs_host_compiler
 
+import gpuvec
 from gpuvec.cli import main
 from gpuvec.cli import new_env_command as new_env
 from gpuvec.engine.backends import device as devices
@@ -94,7 +95,7 @@ def test_a_new_package_can_be_built():
     pytest.importorskip("hatchling")
     assert main(["new-env", BOAT, "--to", "elsewhere"]) == 0
     project = tomllib.loads(Path("elsewhere/pyproject.toml").read_text())["project"]
-    assert (project["name"], project["dependencies"]) == (BOAT.replace("_", "-"), ["gpuvec>=0.1.0"])
+    assert (project["name"], project["dependencies"]) == (BOAT.replace("_", "-"), [f"gpuvec>={gpuvec.__version__}"])
     run("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "./elsewhere", cwd=".")
     (wheel,) = Path().glob("*.whl")
     assert {f"{BOAT}/__init__.py", f"{BOAT}/env.py"} <= set(zipfile.ZipFile(wheel).namelist())

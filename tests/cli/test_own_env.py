@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,11 +19,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
+import gpuvec
 from gpuvec.cli import main
-from gpuvec.cli.env_lookup import find_own_env, import_env_module, module_file
+from gpuvec.cli.env_lookup import find_own_env
 from gpuvec.cli.processes import torchrun_command
-from gpuvec.engine.backends.cache.store import is_file_remembered
-from gpuvec.errors import CheckpointError
+from gpuvec.errors import CheckpointError, StateError
+from gpuvec.learners.runs.trusted_code import Signature, import_code, module_file, sign
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 HOVER = next(code for code in re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S) if code.startswith('"""Hover'))
@@ -96,6 +98,104 @@ def test_a_run_of_the_users_own_module_needs_no_trust(
     forget()
 
 
+def test_a_policy_file_and_a_copied_checkpoint_need_no_trust(
+    own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signature is in the file. One that has changed, or that another user wrote, imports nothing, also in Python."""
+    pytest.importorskip("safetensors")
+    (checkpoint,) = own_run.glob("checkpoint-*.pt")
+    copy, file = tmp_path / "copy.pt", tmp_path / "pole.safetensors"
+    shutil.copy(checkpoint, copy)
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    assert main(["export", str(own_run), "--format", "safetensors", "--to", str(file)]) == 0
+    assert "trust" not in capsys.readouterr().out
+    for path in (copy, file):
+        forget()
+        assert gpuvec.load_policy(path).env == "own_pole:own/Pole-v0"
+        forget()
+        assert main(["eval", str(path), *SMALL["eval"].split()]) == 0
+    forget()
+    for path in (copy, file):
+        content = path.read_bytes()
+        at = len(content) - (1 if path is file else 2000)  # the last weight, or the list of the archive's entries
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(CheckpointError, match=r"has changed since it was signed|cannot be (read|used)"):
+            gpuvec.load_policy(path)
+        assert "own_pole" not in sys.modules
+        path.write_bytes(content)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+    for path in (own_run, copy, file):
+        with pytest.raises(CheckpointError, match="you have no key"):
+            gpuvec.load_policy(path)
+        assert "own_pole" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train --population 2 --num-envs 2 --num-steps 256 --total-steps 1024",
+        "sweep --param learning_rate log 1e-4 1e-2 --trials 4 --reduction 2 --halvings 1 --confirm 2 --confirmation-seeds 2 "
+        "--num-envs 2 --num-steps 256 --total-steps 1024",
+    ],
+)
+def test_populations_and_searches_of_this_user_need_no_trust(
+    own_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their readers import the module before they check the settings."""
+    from gpuvec.learners.population.results.population_folder import load_population
+    from gpuvec.learners.population.search.sweep_folder import load_sweep
+    from gpuvec.learners.runs.folder import RunFolder
+
+    monkeypatch.syspath_prepend(own_folder)
+    runs = tmp_path / "runs"
+    assert main([*command.split(), "--env", f"{FILE}:own/Pole-v0", "--device", "cpu", "--runs", str(runs)]) == 0, (
+        capsys.readouterr()
+    )
+    (run,) = runs.iterdir()
+
+    def read() -> None:
+        forget()
+        if command.startswith("train"):
+            load_population(run)
+        else:
+            try:
+                with RunFolder(run) as folder:
+                    load_sweep(folder)
+            except StateError as error:
+                if not str(error).endswith("is complete: start another search."):
+                    raise
+
+    read()
+    assert FILE in sys.modules
+    for path in (*run.glob("best*"),):
+        forget()
+        assert gpuvec.load_policy(path).env
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+    with pytest.raises(CheckpointError, match="you have no key"):
+        read()
+    assert FILE not in sys.modules
+
+
+def test_a_run_from_python_needs_no_trust_and_warns_without_a_key(
+    own_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuvec.learners.config.ppo_config import PPOArgs
+    from gpuvec.learners.training import train
+
+    monkeypatch.syspath_prepend(own_folder)
+    args = PPOArgs(env=f"{FILE}:own/Pole-v0", device="cpu", num_envs=4, num_steps=8, total_steps=32)
+    train(args, run_folder=tmp_path / "run")
+    forget()
+    assert gpuvec.load_policy(tmp_path / "run").env == args.env
+    (tmp_path / "config").write_text("no folder")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with pytest.warns(UserWarning, match="cannot be read.* will need --trust for what is written now"):
+        train(args, run_folder=tmp_path / "unsigned")
+    forget()
+    with pytest.raises(CheckpointError, match="is not signed"):
+        gpuvec.load_policy(tmp_path / "unsigned")
+
+
 def test_the_same_run_imports_no_other_file(
     own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,9 +208,10 @@ def test_the_same_run_imports_no_other_file(
         patch.syspath_prepend(tmp_path / "own")
         patch.syspath_prepend(other)
         assert main(["eval", str(own_run), *SMALL["eval"].split()]) == 1
-        assert "importing it runs its code. If you trust it, give --trust" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert f"The name leads to {other / 'own_pole.py'}, and led to another file" in error
+        assert "If you trust it, give --trust" in error
         assert module_file("package.own_pole") == other / "package" / "own_pole.py"
-        assert not is_file_remembered(other / "package" / "own_pole.py")
     assert not (tmp_path / "imported").exists()
     assert "own_pole" not in sys.modules
 
@@ -132,16 +233,22 @@ def own_folder(tmp_path: Path) -> Iterator[Path]:
     forget()
 
 
-def import_from(folder: Path, module: str, remember: bool = False) -> None:
-    """Imports a module from a folder as the user's command line does if `remember`, or else as a checkpoint does."""
+def sign_from(folder: Path, module: str) -> str:
+    """Imports a module from a folder as the user's command line does, and returns the signature of a training's file."""
     forget()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        if remember:
-            find_own_env(f"{module}:own/Pole-v0")
-        else:
-            import_env_module(f"{module}:own/Pole-v0", trust=False, path=Path("run"))
-            assert gym.spec("own/Pole-v0")
+        find_own_env(f"{module}:own/Pole-v0")
+        return sign({"all": {"env": f"{module}:own/Pole-v0"}}, b"")
+
+
+def import_from(folder: Path, module: str, signature: str) -> None:
+    """Imports a module from a folder as a file with the signature does."""
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        import_code({"all": {"env": f"{module}:own/Pole-v0"}}, "run", False, Signature(signature, bytes))
+        assert gym.spec("own/Pole-v0")
 
 
 def write_hostile(folder: Path, file: str) -> None:
@@ -191,19 +298,19 @@ def link_package(own: Path, foreign: Path) -> None:
         (SUBMODULE, link_package),
     ],
 )
-def test_links_to_remembered_files_run_nothing(
+def test_links_to_the_files_of_a_training_run_nothing(
     own_folder: Path, tmp_path: Path, module: str, attack: Callable[[Path, Path], None]
 ) -> None:
-    import_from(own_folder, module, remember=True)
-    import_from(tmp_path / "current", module, remember=True)
+    signatures = [sign_from(own_folder, module), sign_from(tmp_path / "current", module)]
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     attack(own_folder, foreign)
     for folder in (foreign, tmp_path / "current") if attack is compile_beside_linked_folder else (foreign,):
-        with pytest.raises(CheckpointError, match="If you trust it, give --trust"):
-            import_from(folder, module)
-        assert not (foreign / "imported").exists()
-    import_from(own_folder, module)
+        for signature in signatures:
+            with pytest.raises(CheckpointError, match="If you trust it, give --trust"):
+                import_from(folder, module, signature)
+            assert not (foreign / "imported").exists()
+    import_from(own_folder, module, signatures[0])
 
 
 @pytest.mark.parametrize("place", ["own", "current", "zip", "namespace", "user's link"])
@@ -218,13 +325,13 @@ def test_the_users_own_files_are_imported_again(own_folder: Path, tmp_path: Path
     elif place == "user's link":
         for link in (own_folder / f"{FILE}.py", own_folder / "own_package" / "inner"):
             link.symlink_to(link.rename(tmp_path / link.name))
-    import_from(folder, module, remember=True)
-    import_from(folder, module)
+    import_from(folder, module, sign_from(folder, module))
 
 
 SEARCHES = """
 import sys
 from pathlib import Path
+import gpuvec
 from gpuvec.cli import main
 
 class Recorder:
@@ -292,21 +399,28 @@ def test_torchrun_takes_only_own_modules_from_the_working_folder(working_folder:
     assert not (working_folder / "imported").exists()
 
 
-def test_without_a_folder_of_the_user_nothing_is_remembered(
-    own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_key_a_training_says_so_and_its_run_needs_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "own" / "own_pole.py"
-    assert is_file_remembered(file)
-    monkeypatch.setenv("GPUVEC_CACHE", "off")
-    assert not is_file_remembered(file)
-    monkeypatch.setenv("GPUVEC_CACHE", str(tmp_path / "cache"))
-    assert not is_file_remembered(file)
-    (tmp_path / "cache" / "gpuvec-kernels").chmod(0o755)  # open to others, who could have written into it
-    with pytest.warns(UserWarning, match="open to other users"):
-        assert not is_file_remembered(file)
+    """The message comes before the training, which may take hours."""
+    (tmp_path / f"{FILE}.py").write_text(OWN.format(action=""))
+    (tmp_path / "config").write_text("no folder")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--env", f"{FILE}:own/Pole-v0", *SMALL["train"].split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("trust ")
+    assert "will need --trust" in lines[0]
+    (run,) = (tmp_path / "runs").iterdir()
+    forget()
+    assert main(["eval", str(run), *SMALL["eval"].split()]) == 1
+    assert "is not signed" in capsys.readouterr().err
+    assert main(["eval", str(run), *SMALL["eval"].split(), "--trust"]) == 0
+    forget()
 
 
 @pytest.mark.parametrize("name", ["", "..", "a b", "os.path.join", "no_such_module_at_all", "json.no_such", "../x", "__main__"])
 def test_names_that_lead_to_no_file_of_a_user(name: str) -> None:
-    file = module_file(name)
-    assert file is None or not is_file_remembered(file)
+    file = module_file(name)  # of "__main__" that of pytest, in `python -m pytest`
+    installed = [sysconfig.get_path(folder) for folder in ("stdlib", "purelib")]
+    assert file is None or any(map(file.is_relative_to, installed)), "import_code may be called with any text"

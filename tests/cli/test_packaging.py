@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import gpuvec
+from gpuvec import errors
 from gpuvec.policies import policy_names
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PROBE = """
 import json, sys
 import gpuvec
+from gpuvec import errors
 print(json.dumps(sorted(sys.modules)))
 """
 
@@ -222,3 +225,59 @@ def test_no_source_runs_data_as_code(module: str) -> None:
 )
 def test_running_data_as_code_is_reported(source: str) -> None:
     assert len(unsafe_calls("gpuvec/vector/env.py", source)) == 1
+
+
+# ---- how messages say to install an extra
+
+
+def command_of(folder: Path, monkeypatch: pytest.MonkeyPatch, direct_url: dict[str, object] | None) -> str:
+    """What `install_command` returns for a gpuvec in a folder of installed packages, with the record of PEP 610, if any."""
+
+    class Distribution:
+        def read_text(self, name: str) -> str | None:
+            return json.dumps(direct_url) if name == "direct_url.json" and direct_url is not None else None
+
+    monkeypatch.setattr(errors, "__file__", str(folder / "gpuvec" / "errors.py"))
+    monkeypatch.setattr(errors, "distribution", lambda name: Distribution())
+    return errors.install_command("train,onnx")
+
+
+def test_in_a_checkout_extras_are_installed_from_it() -> None:
+    assert errors.install_command("train") == f'pip install -e "{ROOT}[train]"'
+    assert errors.install_command() == f'pip install -e "{ROOT}"'
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "command"),
+    [
+        (None, 'pip install "gpuvec[train,onnx]"'),  # from a package index
+        ({"url": "file:///home/me/a%20b", "dir_info": {}}, 'pip install "/home/me/a b[train,onnx]"'),
+        (
+            {"url": "file:///tmp/gpuvec-0.2.0-py3-none-any.whl", "archive_info": {}},
+            'pip install "gpuvec[train,onnx] @ file:///tmp/gpuvec-0.2.0-py3-none-any.whl"',
+        ),
+        (
+            {"url": "https://example.org/gpuvec", "vcs_info": {"vcs": "git", "commit_id": "1234"}},
+            'pip install "gpuvec[train,onnx] @ git+https://example.org/gpuvec@1234"',
+        ),
+    ],
+)
+def test_an_installed_gpuvec_names_the_place_that_it_was_installed_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, direct_url: dict[str, object] | None, command: str
+) -> None:
+    assert command_of(tmp_path / "site-packages", monkeypatch, direct_url) == command
+
+
+def test_no_text_tells_to_install_extras_from_an_index_that_has_no_gpuvec() -> None:
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SOURCES.values()]
+    for folder, suffixes in {"docs": (".md", ".py"), "examples": (".py", ".yaml", ".sh"), "clients": (".py",)}.items():
+        files += [
+            path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in suffixes and "generated" not in path.parts
+        ]
+    wrong = re.compile(r"""(install|--from) ["']?gpuvec(\[[\w,]+\])?["'\s.]""")
+    exempt = ROOT / "src/gpuvec/errors.py"  # which says it where gpuvec was installed from an index
+    assert [
+        f"{path.relative_to(ROOT)}: {line}" for path in files if path != exempt for line in wrong.findall(path.read_text())
+    ] == []
+    assert wrong.search('pip install "gpuvec[train]"')
+    assert wrong.search("uvx --from 'gpuvec[demo]' gpuvec demo")

@@ -127,6 +127,16 @@ class TestPage:
         assert high["fillcolor"] == "rgba(0, 114, 178, 0.2)"
         assert [trace["y"] for trace in traces if trace["yaxis"] != "y"] == [[1.0, 2.0], [3.0, 4.0]]
 
+    def test_has_a_title_a_viewport_and_a_dark_mode(self) -> None:
+        page = curves_html.draw_html([one_panel(HOSTILE, HOSTILE)], "steps")
+        head = page[: page.index("</head>")]
+        (title,) = re.findall(r"<title>(.*?)</title>", head)
+        assert title.endswith(": learning curves")
+        assert "&lt;b&gt;" in title
+        assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in head
+        assert "@media (prefers-color-scheme: dark)" in head
+        assert 'document.getElementById("learning-curves")' in page[page.rindex("<script>") :]
+
     def test_names_from_files_are_plain_text(self) -> None:
         page = curves_html.draw_html([one_panel(HOSTILE, HOSTILE)], "steps")
         assert page.count("</script>") == curves_html.draw_html([one_panel()], "steps").count("</script>")
@@ -294,7 +304,7 @@ def test_a_missing_package_names_its_extra(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     draw = curves_png.draw_png if option == "--png" else curves_html.draw_html
-    with pytest.raises(MissingExtraError, match=rf'needs {package} .*pip install "gpuvec\[{extra}\]"'):
+    with pytest.raises(MissingExtraError, match=rf'needs {package} .*pip install .*\[{extra}\]"'):
         draw([one_panel()], "steps")
     assert main(["plot", str(runs), option, str(tmp_path / "file")]) == 1
     assert list(tmp_path.iterdir()) == []

@@ -150,7 +150,7 @@ class TestBadInput:
             (["watch", "CartPole-v1", "--rows", "0"], "rows must be at least 1, got 0"),
             (["watch", "CartPole-v1", "--steps", "0"], "steps must be at least 1, got 0"),
             (["watch", "no-such-run"], "there is no policy 'no-such-run'"),
-            (["demo", "no-such-game"], "there is no demo 'no-such-game'; those that come with gpuvec are Acrobot-v1, "),
+            (["demo", "no-such-game"], "there is no policy 'no-such-game': give one that comes with gpuvec, Acrobot-v1, "),
         ],
     )
     def test_wrong_arguments(self, arguments, message, folder, capsys) -> None:

@@ -485,7 +485,6 @@ class TestBaselines:
         assert actions["listener"][:, 0].tolist() == [2, 3, 1, 0]
 
     def test_the_table_of_the_site_has_each_game_and_its_trained_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("PIL")
         monkeypatch.syspath_prepend(ROOT / "docs/_ext")
         pages = importlib.import_module("environment_pages")
         text = pages.play_table()

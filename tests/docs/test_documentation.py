@@ -37,15 +37,22 @@ class Car(NamedTuple):
 class TestEnvironments:
     @pytest.mark.parametrize("name", BUNDLED_ENVS)
     def test_a_page_has_the_sections_in_order_and_all_parameters(self, name: str) -> None:
-        pytest.importorskip("PIL")
         pages, env = extension("environment_pages"), BUNDLED_ENVS[name]
         text = pages.page(gymnasium.spec(f"gpuvec/{name}"), "code.py")
         assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(pages.SECTIONS)
         assert all(f"| `{field}` |" in text for field in env.params._fields)
-        assert pages.picture(env).startswith(b"\x89PNG")
+        assert f"](../../images/env_{name}.png)" in text
+        assert (DOCS / "images" / f"env_{name}.png").is_file()
+
+    def test_the_table_has_a_picture_of_each_and_roles_as_they_are_declared(self) -> None:
+        table = extension("environment_pages").table()
+        rows = dict(re.findall(r"^\| !\[.*\]\(images/env_(\S+)\.png\)\S* \| .* \| (.*) \|$", table, re.MULTILINE))
+        assert rows.keys() == set(BUNDLED_ENVS)
+        assert rows["CartPole-v1"] == "one"
+        assert rows["SimpleSpread-v0"] == "3"
+        assert rows["Predators-v0"] == "`wolves`, `sheep`"
 
     def test_a_docstring_has_a_summary_and_sections(self) -> None:
-        pytest.importorskip("PIL")
         docstring = "Walk: go\n    far.\n\n" + "\n".join(
             f"{name}: what\n    is {k}, see: there." for k, name in enumerate(extension("environment_pages").SECTIONS)
         )
@@ -55,12 +62,11 @@ class TestEnvironments:
 
     @pytest.mark.parametrize("wrong", ["Action: a\nObservation: o", "Observation: o\nAction: a\nReward: r\nTermination: t"])
     def test_missing_and_misplaced_sections_are_errors(self, wrong: str) -> None:
-        pytest.importorskip("PIL")
         with pytest.raises(ValueError, match="'Walk: go' has "):
             extension("environment_pages").sections_of(f"Walk: go\n\n{wrong}")
 
     def test_comments_describe_fields(self) -> None:
-        assert extension("field_comments").comments_of(Car) == {"position": "[m], of the front wheel", "gear": ""}
+        assert extension("environment_pages").comments_of(Car) == {"position": "[m], of the front wheel", "gear": ""}
 
 
 class TestLinks:
@@ -117,6 +123,19 @@ class TestTutorials:
         for file in extension("repository_pages").TUTORIALS:
             assert contents.count(f"]({file.name})") == 1
             assert contents.count(f"\n../generated/tutorials/{file.stem}\n") == 1
+
+
+class TestTheHomePage:
+    def test_its_picture_moves(self) -> None:
+        image = pytest.importorskip("PIL.Image")
+        (name,) = re.findall(r"!\[.+\]\((\S+)\)", (DOCS / "index.md").read_text())
+        with image.open(DOCS / name) as picture:
+            assert picture.n_frames > 50
+
+    def test_it_has_three_figures_of_one_record(self) -> None:
+        """`test_gpu_results` compares them with it."""
+        figures = re.findall(r"<!-- (\S+\.json) \S+ -->", (DOCS / "index.md").read_text())
+        assert figures == ["h200.json"] * 3
 
 
 def unknown_names(text: str) -> list[str]:

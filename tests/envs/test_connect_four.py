@@ -9,6 +9,8 @@ import pytest
 from tests.support.arrays import host, on_device
 from tests.support.vector_envs import make_envs
 
+from gpuvec_envs import pictures
+
 NUM_EPISODES = 1000
 
 
@@ -163,3 +165,20 @@ class TestWinsOrBlocks:
         assert float(results[0].returns[:, 0].mean()) > 0.8
         assert (results[0].returns == results[1].returns).all()
         assert (results[0].returns.sum(1) == 0).all()
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [(5, 3), (5, 4), (5, 5), (5, 6)], [(2, 0), (3, 0), (4, 0), (5, 0)], [(0, 0), (1, 1), (2, 2), (3, 3)],
+        [(0, 6), (1, 5), (2, 4), (3, 3)],
+    ],
+)  # fmt: skip
+def test_the_line_that_wins_is_found_and_no_other(cells) -> None:
+    board = np.zeros((6, 7), np.int8)
+    board[4, 1:4] = 1  # three pieces are none
+    for cell in cells:
+        board[cell] = 2
+    assert pictures.winning_lines(board) == [cells]
+    board[cells[1]] = 1
+    assert cells not in pictures.winning_lines(board)

@@ -92,14 +92,14 @@ class TestRegisteredAlgorithm:
 
     PLUGIN = """
 from dataclasses import dataclass
-from gpuvec.learners.algorithms import ALGORITHMS, Algorithm
+from gpuvec.learners.algorithms import register_algorithm
 from gpuvec.learners.config.ppo_config import PPOArgs
 
 @dataclass(frozen=True)
 class SecondArgs(PPOArgs):
     pass
 
-ALGORITHMS["second"] = Algorithm(SecondArgs, "gpuvec.learners.ppo:PPO")
+register_algorithm("second", SecondArgs, "gpuvec.learners.ppo:PPO")
 """
 
     @pytest.fixture
@@ -112,7 +112,7 @@ ALGORITHMS["second"] = Algorithm(SecondArgs, "gpuvec.learners.ppo:PPO")
         pytest.importorskip("tyro")
         test = "tests/learners/test_runs.py::test_a_killed_run_resumes_as_if_uninterrupted"
         variants = collect(test, "-p", "second_algorithm", paths=[folder])
-        assert {variant.rpartition("-")[2] for variant in variants} == {"ppo", "a2c", "ddpg", "second"}
+        assert {variant.rpartition("-")[2] for variant in variants} == {"ppo", "a2c", "ddpg", "td3", "second_algorithm:second"}
 
     def test_command_line_lists_a_registered_algorithm(self, folder: Path) -> None:
         pytest.importorskip("tyro")

@@ -148,5 +148,5 @@ def test_picture_shows_the_word():
     for word in (0, 1):
         step(env, [word], [0])
         pictures.append(env.render()[0])
-    assert pictures[0].shape == (500, 500, 3)
+    assert pictures[0].shape == (580, 500, 3)
     assert all((a != b).any() for a, b in pairwise(pictures))

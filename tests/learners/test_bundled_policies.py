@@ -36,6 +36,8 @@ def test_a_card_describes_its_file(name: str) -> None:
     assert hashlib.sha256(policy_path(name).read_bytes()).hexdigest() == record.sha256
     assert (record.name, record.env, record.params) == (name, policy.env, policy.params)
     assert (record.env, record.params) == (f"gpuvec/{task.env}", task.file_params())
+    assert (record.goal, record.demo) == (task.goal, dict(task.demo))
+    assert record.random_returns.keys() == record.returns.keys()
     assert {args.seed for args in policy.args.values()} == {record.seed}
     assert set(policy.args) <= {*record.returns, "all"}
     assert model_card(name) == write_card(record)
@@ -89,9 +91,10 @@ def make_record(**changes: object) -> Record:
 
 
 def test_a_card_is_read_as_it_was_written() -> None:
-    record = make_record(returns={"tagger": [1.0, 2.0], "runner": [-1.0, 0.5]}, seeds=[2, 3])
+    random_returns = {"tagger": 0.5, "runner": 0.25}
+    record = make_record(returns={"tagger": [1.0, 2.0], "runner": [-1.0, 0.5]}, seeds=[2, 3], random_returns=random_returns)
     assert read_card(write_card(record)) == record
-    assert "| tagger | 1 | 1.5 ± 6.4 |" in write_card(record)
+    assert "| tagger | 1 | 1.5 ± 6.4 | 0.5 |" in write_card(record)
     with pytest.raises(ValueError, match="the card has no record"):
         read_card("# CartPole-v1")
 

@@ -14,9 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; imported after torch, which it needs
+from gpuvec.learners.algorithms import algorithm_name, args_from_dict, args_to_dict
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors
-from gpuvec.learners.ddpg import DDPGArgs, train
+from gpuvec.learners.ddpg import DDPGArgs, TD3Args, train
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy import optimizer_state
@@ -31,9 +32,13 @@ SMALL: dict[str, Any] = {
 
 
 def learner(**settings: Any) -> Learner:
-    args = DDPGArgs(**{**SMALL, **settings}).resolved("cpu")
-    env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return make_learner(args, env)
+    return make_learner(*with_env(DDPGArgs(**{**SMALL, **settings})))
+
+
+def with_env(args: DDPGArgs) -> tuple[DDPGArgs, Any]:
+    args = args.resolved("cpu")
+    options: dict[str, Any] = {"device": "cpu", "output": "torch", "autoreset_mode": "SameStep", **args.params}
+    return args, gym.make_vec(args.env, args.num_envs, **options)
 
 
 def batch(count: int = 12, seed: int = 0) -> Transitions:
@@ -282,11 +287,45 @@ def test_a_resumed_training_equals_an_uninterrupted_one(settings: dict[str, Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("env", "lowest"), [(PENDULUM, -200.0), ("gpuvec/MountainCarContinuous-v0", 90.0)])
-def test_the_defaults_learn(env: str, lowest: float) -> None:
+@pytest.mark.parametrize(
+    ("args_class", "env", "lowest"),
+    [(DDPGArgs, PENDULUM, -200.0), (DDPGArgs, "gpuvec/MountainCarContinuous-v0", 90.0), (TD3Args, PENDULUM, -200.0)],
+)
+def test_the_defaults_learn(args_class: type[DDPGArgs], env: str, lowest: float) -> None:
     """Random actions have a return of about -1200 in Pendulum, and do not reach the goal of MountainCarContinuous."""
-    result = train(DDPGArgs(env=env, device="cpu"))
+    result = train(args_class(env=env, device="cpu"))
     assert float(evaluate(result.network, env, device="cpu").mean()) >= lowest
+
+
+class TestTD3:
+    """TD3 is an algorithm of its own, by the learner of DDPG."""
+
+    def test_it_has_the_three_parts_of_the_paper(self) -> None:
+        """Algorithm 1 of the paper, with the values of its appendix C."""
+        policy = make_learner(*with_env(TD3Args(**SMALL | {"gradient_steps": 4, "learning_starts": 0}))).policy
+        assert len(policy.network.critics) == len(policy.target_critics) == 2
+        assert (policy.args.policy_delay, policy.args.target_sigma, policy.args.sigma, policy.args.tau) == (2, 0.2, 0.1, 0.005)
+        # Noise that decays within a step is independent from step to step, as the paper's.
+        assert (policy.args.theta, policy.args.n_step, policy.args.gamma) == (1.0, 1, 0.99)
+
+    def test_it_trains_as_ddpg_with_its_parts(self) -> None:
+        parts = {"critics": 2, "policy_delay": 2, "target_sigma": 0.2, "n_step": 1, "sigma": 0.1, "theta": 1.0}
+        settings = SMALL | {"total_steps": 160}
+        td3, ddpg = train(TD3Args(**settings)), train(DDPGArgs(**settings | parts))
+        for p, q in zip(td3.network.parameters(), ddpg.network.parameters(), strict=True):
+            assert torch.equal(p, q)
+        other = train(DDPGArgs(**settings))
+        assert sum(p.numel() for p in other.network.parameters()) < sum(p.numel() for p in td3.network.parameters())
+
+    def test_its_files_have_its_name(self) -> None:
+        args = TD3Args(**SMALL)
+        assert algorithm_name(args) == args_to_dict(args)["algorithm"] == "td3"
+        assert args_from_dict(args_to_dict(args)) == args
+        assert algorithm_name(DDPGArgs(**SMALL)) == "ddpg"
+
+    def test_one_critic_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"critics must be 2 \(DDPG can have one\), got 1"):
+            TD3Args(critics=1)
 
 
 class TestArgs:

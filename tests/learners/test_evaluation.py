@@ -89,6 +89,17 @@ def test_environments_that_are_used_again_give_the_same_episodes() -> None:
     assert not torch.equal(first.returns, other.returns)
 
 
+def test_random_play_of_a_box_is_uniform_in_it() -> None:
+    with closing(make_env("gpuvec/Pendulum-v1", 4000, {}, device="cpu", output="torch", buffers=1)) as envs:
+        obs, _ = envs.reset(seed=0)
+        actions, again = (at_random(1)(envs)(obs) for _ in range(2))
+    assert torch.equal(actions, again)
+    assert actions.shape == (4000, 1)
+    counts = torch.histc(actions, bins=4, min=-2.0, max=2.0)
+    assert counts.sum() == 4000
+    assert (counts - 1000.0).abs().max() < 150  # five standard deviations
+
+
 def test_each_row_may_have_a_seed_of_its_own() -> None:
     """Rows k of a batch that several policies share play the episodes that they would play alone."""
     with closing(make_env("gpuvec/CartPole-v1", 4, {}, device="cpu", output="torch", buffers=1)) as envs:

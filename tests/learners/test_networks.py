@@ -90,8 +90,11 @@ def test_a_user_defined_network_trains(device: str, algorithm: str) -> None:
     assert all(torch.equal(p, parameters[name]) for name, p in network.named_parameters())  # type: ignore[attr-defined]
     returns = evaluate(network, args.env, episodes=8, device=device)
     assert torch.equal(returns, evaluate(result.network, args.env, episodes=8, device=device))
+    _, network = load_policy(result.checkpoint, result.args.device)  # the settings name the class
+    assert isinstance(network.body, ConvActorCritic)
+    unnamed = {**result.checkpoint, "args": {"all": {**result.checkpoint["args"]["all"], "network": None}}}
     with pytest.raises(StateError, match="the file is of another network: give the body that it was trained with"):
-        load_policy(result.checkpoint, result.args.device)
+        load_policy(unnamed, result.args.device)
 
 
 def test_initial_weights_depend_on_the_seed_of_the_settings() -> None:

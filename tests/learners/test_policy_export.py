@@ -174,5 +174,5 @@ def test_programs_are_of_one_role(tmp_path: Path) -> None:
     policy = TrainedPolicy(CASES["roles"].contents())
     with pytest.raises(StateError, match="policies of lamp, watcher, runner: give one of these as role, not None"):
         export_policy(policy, "torch", tmp_path / "policy.pt2")
-    with pytest.raises(ValueError, match="format must be one of safetensors, onnx, torch, got 'zip'"):
+    with pytest.raises(ValueError, match="format must be one of safetensors, onnx, torch, c, got 'zip'"):
         export_policy(policy, "zip", tmp_path / "policy.zip")

@@ -104,6 +104,26 @@ def test_the_worse_trials_end_early_and_the_better_ones_are_confirmed_on_fresh_s
     assert (agent.learning_rate, agent.gamma, agent.params["gravity"]) == tuple(result.best.values())
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 3, 7, 64, 1000])
+@pytest.mark.parametrize("reduction", [2, 4, 10])
+def test_a_part_always_trains(iterations: int, reduction: int) -> None:
+    """In short trainings, parts that would end at the same iteration are one part."""
+    args = SweepArgs(replace(BASE, num_iterations=iterations), (RATE,), 64, halvings=3, reduction=reduction)
+    trials, ends = (np.array(column) for column in zip(*args.rungs, strict=True))
+    assert trials[0] == 64
+    assert ends[-1] == iterations
+    assert (np.diff([0, *ends]) > 0).all()
+    assert (np.diff(trials) <= 0).all()
+
+
+def test_a_search_of_one_iteration_ends() -> None:
+    """It has one part, after which all agents have a score, and the confirmation."""
+    base = replace(BASE, num_iterations=1)
+    result = sweep(replace(searched_args(), base=base, halvings=2, num_seeds=1, num_trials=2, num_confirmed=1))
+    assert np.isfinite(result.scores).all()
+    assert len(result.confirmations) == 1
+
+
 def test_of_equal_returns_the_surer_and_then_the_faster_one_is_better() -> None:
     def confirmation(trial: int, low: float, steps: float) -> Confirmation:
         return Confirmation(trial, np.full(2, 500.0), Estimate(500.0, low, 500.0), np.array([1e4, steps]))

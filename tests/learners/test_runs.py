@@ -18,7 +18,7 @@ pytest.importorskip("tyro")
 
 from gpuvec import SingleAgentEnv, register, uniform
 from gpuvec.cli import main
-from gpuvec.errors import ActionError, MissingExtraError, NonFiniteError, StateError
+from gpuvec.errors import ActionError, NonFiniteError, StateError
 from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
 from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.runs import sinks
@@ -27,11 +27,13 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.training import train
 
 SMALL = ["--num-envs", "8", "--num-steps", "16", "--episodes", "1", "--hidden", "16", "--normalize"]
-ENVS = dict.fromkeys(ALGORITHMS, "gpuvec/CartPole-v1") | {"ddpg": "gpuvec/Pendulum-v1"}
+ENVS = dict.fromkeys(ALGORITHMS, "gpuvec/CartPole-v1") | dict.fromkeys(("ddpg", "td3"), "gpuvec/Pendulum-v1")
+REPLAY = ["--buffer-size", "4000", "--batch-size", "32", "--gradient-steps", "2", "--learning-starts", "256"]
 MORE = {algorithm: [] for algorithm in ALGORITHMS} | {
     "ppo": ["--normalize-returns"],
     "a2c": ["--reward-scale", "0.5"],
-    "ddpg": ["--buffer-size", "4000", "--batch-size", "32", "--gradient-steps", "2", "--learning-starts", "256"],
+    "ddpg": REPLAY,
+    "td3": REPLAY,
 }
 TIMES = ("seconds", "steps_per_second", "gpu_memory")
 
@@ -235,17 +237,16 @@ class TestNumbersThatAreNotFinite:
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_a_parameter_that_is_not_finite_is_detected(self, device: str, algorithm: str) -> None:
         env: dict[str, Any] = {"env": ENVS[algorithm], "device": device, "num_envs": 8, "num_steps": 16, "total_steps": 5000}
-        args = args_class(algorithm)(**env, **({"learning_starts": 0} if algorithm == "ddpg" else {}))
+        has_replay = algorithm in ("ddpg", "td3")
+        args = args_class(algorithm)(**env, **({"learning_starts": 0} if has_replay else {}))
 
         def corrupt_weight(learner: Any, metrics: dict[str, float]) -> None:
             if metrics["iteration"] == 4:
                 with torch.no_grad():
-                    part = (
-                        learner.policy.network.critics[0].layers if algorithm == "ddpg" else learner.policy.network.body.critic
-                    )
+                    part = learner.policy.network.critics[0].layers if has_replay else learner.policy.network.body.critic
                     part[0].weight[0, 0] = torch.inf
 
-        words = "detected by improve" if algorithm == "ddpg" else "detected by (estimate|improve)"
+        words = "detected by improve" if has_replay else "detected by (estimate|improve)"
         with pytest.raises(NonFiniteError, match=rf"is not finite: {words} in iteration 5"):
             train(args, corrupt_weight)
 
@@ -294,61 +295,10 @@ def test_a_mask_that_allows_nothing_stops_training(device: str) -> None:
         train(args, body=Masked)
 
 
-class Tracked:
-    """A replacement for the modules of Weights & Biases and trackio that records all calls."""
-
-    def __init__(self) -> None:
-        self.init_arguments: list[dict[str, Any]] = []
-        self.points: list[tuple[dict[str, float], int]] = []
-        self.finished = 0
-
-    def init(self, **arguments: Any) -> Tracked:
-        self.init_arguments.append(arguments)
-        return self
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        self.points.append((metrics, step))
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
-class TestSinks:
-    def test_tensorboard_has_all_metrics_of_a_resumed_run(self, tmp_path: Path) -> None:
-        loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-        assert main([*command("ppo", tmp_path, iterations=3), "--log", "tensorboard"]) == 0
-        (run,) = tmp_path.iterdir()
-        assert main(["resume", str(run), "--total-steps", str(5 * 128), "--episodes", "1", "--log", "tensorboard"]) == 0
-        events = loader.EventAccumulator(str(run / "tensorboard"))
-        events.Reload()
-        assert {"return", "entropy", "grad_norm", "steps_per_second"} <= set(events.Tags()["scalars"])
-        points = events.Scalars("entropy")
-        assert [point.step for point in points] == [128, 256, 384, 512, 640]
-        assert [point.value for point in points] == pytest.approx([row["entropy"] for row in rows_of(run)])
-
-    @pytest.mark.parametrize("package", ["wandb", "trackio"])
-    def test_trackers_receive_all_metrics(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-        tracked = Tracked()
-        monkeypatch.setitem(sys.modules, package, tracked)
-        assert main([*command("ppo", tmp_path, iterations=3), "--log", package]) == 0
-        (run,) = tmp_path.iterdir()
-        (arguments,) = tracked.init_arguments
-        assert (arguments["project"], arguments["name"]) == ("gpuvec", run.name)
-        assert arguments["config"]["env"] == "gpuvec/CartPole-v1"
-        assert [step for _, step in tracked.points] == [128, 256, 384]
-        rows = [{k: v for k, v in row.items() if v is not None} for row in rows_of(run)]
-        assert [{k: v for k, v in point.items() if k not in TIMES} for point, _ in tracked.points] == rows
-        assert tracked.finished == 1
-
-    def test_a_tracker_that_is_not_installed_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "trackio", None)
-        with pytest.raises(MissingExtraError, match=r"metrics cannot be sent to trackio .*: pip install trackio"):
-            sinks.require_packages(["trackio"])
-
-    def test_lines_after_the_checkpoint_are_removed(self, tmp_path: Path) -> None:
-        (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n{"itera')
-        log = sinks.JsonLines(RunFolder(tmp_path), 2)
-        log.log({"iteration": 3, "return": float("nan")})
-        log.close()
-        lines = (tmp_path / "metrics.jsonl").read_text()
-        assert lines == '{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3, "return": null}\n'
+def test_lines_after_the_checkpoint_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n{"itera')
+    log = sinks.JsonLines(RunFolder(tmp_path), 2)
+    log.log({"iteration": 3, "return": float("nan")})
+    log.close()
+    lines = (tmp_path / "metrics.jsonl").read_text()
+    assert lines == '{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3, "return": null}\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,3 +19,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
     with open_browser(tmp_path_factory.mktemp("profile")) as page:
         yield page
+
+
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """Makes programs heed SIGINT, which those that a script starts in the background ignore."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)

@@ -94,11 +94,11 @@ class TestSavedReplays:
     def test_replays_that_stay_cover_the_training(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path) as folder:
             for iteration in range(1, 200):
-                for name in (files.replay_name(iteration), files.policy_name(iteration)):
-                    folder.write(name, b"")
+                for suffix in files.SUFFIXES:
+                    folder.write(files.file_name(iteration, suffix), b"")
                 files.remove_surplus(folder)
             iterations = files.live_iterations(folder)
-            assert len(folder.file_names()) == 2 * files.MAX_REPLAYS
+            assert len(folder.file_names()) == len(files.SUFFIXES) * files.MAX_REPLAYS
         assert (iterations[0], iterations[-1], len(iterations)) == (1, 199, files.MAX_REPLAYS)
         assert max(np.diff(iterations)) <= 32
 
@@ -237,13 +237,6 @@ class TestServer:
 
 
 class TestCommand:
-    @pytest.fixture
-    def heeds_interrupts(self) -> Iterator[None]:
-        """Makes programs heed SIGINT, which those that a script starts in the background ignore."""
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        yield
-        signal.signal(signal.SIGINT, handler)
-
     @pytest.mark.usefixtures("heeds_interrupts")
     def test_it_serves_until_interrupted(self, run: Path) -> None:
         command = [sys.executable, "-u", "-m", "gpuvec", "watch", str(run), "--live", "--port", "0", "--no-open"]
@@ -353,5 +346,5 @@ def live_page(page: Page, server: LiveServer) -> Page:
     """The page, once it shows a replay."""
     page.errors()
     page.driver.get(server.url)
-    page.wait_until("gpuvecLive.iteration !== null")
+    page.wait_until("(window.gpuvecLive?.iteration ?? null) !== null")
     return page

@@ -49,6 +49,24 @@ def test_drawn_actions_depend_on_the_seed_alone() -> None:
     assert (greedy.episode.actions[:count] != recordings[0].episode.actions[:count]).any()
 
 
+def test_the_longest_episodes_are_kept_in_the_order_of_their_rows() -> None:
+    _, scenes = record(CASES["discrete"], rows=6, seed=5)
+    _, longest = record(CASES["discrete"], rows=6, seed=5, keep_longest=3, mark_td_errors=False)
+    lengths = {scene.episode.row: len(scene.episode.rewards) for scene in scenes}
+    rows = [scene.episode.row for scene in longest]
+    assert rows == sorted(sorted(lengths, key=lambda row: (-lengths[row], row))[:3])
+    for scene in longest:
+        whole = scenes[scene.episode.row]
+        np.testing.assert_array_equal(scene.details.observation, whole.details.observation)
+        assert [event.kind for event in whole.events] == ["td_error"]
+        assert not scene.events
+
+
+def test_parameters_of_a_recording_replace_those_of_the_policy() -> None:
+    _, (scene,) = record(CASES["discrete"], seed=5, max_steps=2, params={"x_limit": 1.5})
+    assert scene.episode.params.x_limit == 1.5
+
+
 def test_neighbors_are_the_nearest_active_agents() -> None:
     _, (scene,) = record(NEAREST, seed=1, max_steps=9)
     episode, details = scene.episode, scene.details

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import re
 
@@ -16,7 +17,7 @@ from gpuvec.errors import ReplayError
 from gpuvec.replay.document import VERSION, Replay, TrackWriter
 from gpuvec.replay.drawing import AGENT_STEP, HEADING_STEP
 from gpuvec.replay.quantization import encode_observation, encode_rewards
-from gpuvec.replay.scene import draw_frames
+from gpuvec.replay.scene import draw_frames, episode_events
 
 
 def fetch(name, num_envs=2, **params):
@@ -57,28 +58,28 @@ def test_agents_are_those_of_the_episode(tag_episodes, tag_file) -> None:
         np.testing.assert_array_equal(agents["active"], episode.states["alive"])
         np.testing.assert_array_equal(agents["role"], episode.states["role"][:1])
         np.testing.assert_array_equal(read.array(scene["rewards"]), episode.rewards)
-        left = {event["frame"]: event["agents"] for event in scene["events"] if event["kind"] == "exit"}
-        alive = episode.states["alive"]
-        assert left == {
-            t: np.flatnonzero(alive[t - 1] & ~alive[t]).tolist()
-            for t in range(1, len(alive))
-            if (alive[t - 1] > alive[t]).any()
-        }
         assert scene["events"][-1]["kind"] == "end"
 
 
 def test_marks_of_changing_layouts_are_those_of_the_pictures(tmp_path) -> None:
-    """A ring is drawn only after the speaker's first word."""
-    (episode,) = fetch("SimpleSpeakerListener-v0", num_envs=1)
+    """The arrow and the text of the torque are drawn only after the first step."""
+    (episode,) = fetch("Pendulum-v1", num_envs=1, max_episode_steps=12)
     read = replay.read_replay(replay.write(tmp_path / "words.html", [episode]))
     (scene,) = read.header["scenes"]
     layout, positions = read.array(scene["layout"]), [0] * len(scene["layouts"])
     arrays = [(read.array(one["coordinates"]), read.array(one["colours"])) for one in scene["layouts"]]
     assert len(arrays) == 2
     for number, canvas in zip(layout, draw_frames(episode), strict=True):
-        coordinates, colours = (x[min(positions[number], len(x) - 1)] for x in arrays[number])
+        row = positions[number]
+        coordinates, colours = (x[min(row, len(x) - 1)] for x in arrays[number])
         positions[number] += 1
-        expected = np.concatenate([[*mark.points[0], mark.radius] for mark in canvas.marks])
+        expected = np.concatenate(
+            [[*mark.points.ravel(), *([mark.radius] if hasattr(mark, "radius") else [])] for mark in canvas.marks]
+        )
+        for mark, stored in zip(canvas.marks, scene["layouts"][number]["marks"], strict=True):
+            if stored["kind"] == "text":
+                index = read.array(stored["text"])
+                assert stored["texts"][index[min(row, len(index) - 1)]] == mark.text
         np.testing.assert_allclose(coordinates, expected, atol=0.07)
         assert [scene["palette"][k] for k in colours] == ["#{:02x}{:02x}{:02x}".format(*mark.colour) for mark in canvas.marks]
 
@@ -118,6 +119,61 @@ def test_details_and_events_are_stored(tag_episodes, tmp_path) -> None:
     np.testing.assert_array_equal(read.array(header["details"]["action"]), details.action)
     np.testing.assert_allclose(read.array(header["details"]["value"]), value, atol=1e-3)
     assert header["events"][0] == {"frame": 2, "kind": "td_error", "text": "largest TD error", "agents": [3]}
+
+
+def leaving_agents(episode):
+    """Returns {frame: the agents that became inactive in it}."""
+    alive = episode.states["alive"]
+    left = {t: np.flatnonzero(alive[t - 1] & ~alive[t]).tolist() for t in range(1, len(alive))}
+    return {t: agents for t, agents in left.items() if agents}
+
+
+def with_events(episode, events):
+    return episode._replace(env=dataclasses.replace(episode.env, events=events))
+
+
+def test_agents_that_become_inactive_are_events_without_declared_ones(tag_episodes) -> None:
+    for episode in tag_episodes:
+        events = episode_events(with_events(episode, None))
+        assert {event.frame: event.agents for event in events if event.kind == "exit"} == leaving_agents(episode)
+
+
+def test_declared_events_say_who_caught_whom(tag_episodes) -> None:
+    assert any(leaving_agents(episode) for episode in tag_episodes)
+    for episode in tag_episodes:
+        tagged_by = episode.states["tagged_by"]
+        expected = [
+            (t, "tag", f"tagger {tagged_by[t, i]} catches runner {i}", [i, tagged_by[t, i]])
+            for t, agents in leaving_agents(episode).items()
+            for i in agents
+        ]
+        assert [tuple(event) for event in episode_events(episode)[:-1]] == expected
+
+
+def test_inactive_agents_that_no_declared_event_names_stay_events(tag_episodes) -> None:
+    """Here the declaration names the first agent of each frame alone."""
+    episode = next(episode for episode in tag_episodes if leaving_agents(episode))
+
+    def first_leaver(before, s, p):
+        left = np.flatnonzero(before.alive & ~s.alive).tolist()
+        return [("tag", "caught", left[:1])] if left else []
+
+    events = episode_events(with_events(episode, first_leaver))
+    named = {event.frame: list(event.agents) for event in events if event.kind == "tag"}
+    rest = {event.frame: list(event.agents) for event in events if event.kind == "exit"}
+    assert {t: sorted(named[t] + rest.get(t, [])) for t in named} == leaving_agents(episode)
+
+
+EVENTS_THAT_ARE_NONE = [
+    *("caught", ("tag", "caught"), ("tag", "caught", 3), ("tag", "caught", ["runner"]), None),
+    *(("tag", "an agent that is not there", [100]), ("tag", "another one", [-1])),
+]
+
+
+@pytest.mark.parametrize("returned", [*([event] for event in EVENTS_THAT_ARE_NONE), None, 3, ("tag", "no list", (0,))])
+def test_events_that_are_none_name_the_environment_and_the_form(tag_episodes, returned) -> None:
+    with pytest.raises(ReplayError, match=r"`events` of gpuvec/TagContinuous-v0 returned .* for step 1; it returns a list of"):
+        episode_events(with_events(tag_episodes[0], lambda before, s, p: returned))
 
 
 def test_the_first_number_that_is_not_finite_is_an_event(tag_episodes, tmp_path) -> None:

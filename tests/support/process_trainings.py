@@ -22,7 +22,7 @@ import gpuvec
 from gpuvec.cli import main
 from gpuvec.errors import GpuvecError
 from gpuvec.learners.a2c import A2CArgs
-from gpuvec.learners.ddpg import DDPGArgs
+from gpuvec.learners.ddpg import TD3Args
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.scaling import autoscale
 from gpuvec.learners.scaling.trial import Trial
@@ -43,9 +43,9 @@ PPO = PPOArgs(
 )  # fmt: skip
 PPO_COPIES = replace(PPO, num_iterations=4)  # trained as copies that are averaged
 A2C = A2CArgs(**CART_POLE, num_iterations=5, shared=True)
-TD3 = DDPGArgs(
+TD3 = TD3Args(
     **SMALL, env="gpuvec/Pendulum-v1", num_steps=4, num_iterations=8, batch_size=16, buffer_size=160, learning_starts=64,
-    gradient_steps=3, n_step=2, critics=2, policy_delay=2, target_sigma=0.2, normalize=True,
+    gradient_steps=3, n_step=2, theta=0.15, normalize=True,
 )  # fmt: skip
 TWO = {
     "guard": PPOArgs(**STREET, **EVALUATIONS, num_minibatches=2, normalize=True),

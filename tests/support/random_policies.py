@@ -18,6 +18,7 @@ class PolicyCase(NamedTuple):
     algorithm: str = "ppo"
     roles: tuple[str, ...] = (ALL,)
     settings: dict[str, Any] = {}  # noqa: RUF012  # is not mutated
+    body: Any = None  # makes the network; None for that of the settings
 
     def contents(self) -> dict[str, Any]:
         """What a checkpoint has of the policies, with random weights, biases and moments."""
@@ -26,7 +27,7 @@ class PolicyCase(NamedTuple):
         networks = {}
         for role in self.roles:
             spaces = find_agent_spaces(args.env, args.params, "cpu", role)
-            network = policy_class(args).make_network(args, *spaces[:2], critic_space=spaces.critic_observation)
+            network = policy_class(args).make_network(args, *spaces[:2], self.body, critic_space=spaces.critic_observation)
             state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
             for name, tensor in state.items():
                 noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)

@@ -13,7 +13,7 @@ from tests.support.bundled_envs import SINGLE_AGENT
 
 import gpuvec
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.errors import AuthoringError, UnknownParameterError
+from gpuvec.errors import AuthoringError, UnknownParameterError, install_command
 from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
 from gpuvec.testing.compiled_runs.run_checks import check_equal_runs
@@ -257,7 +257,7 @@ class TestCorrectEnvironment:
         assert all(checks[name].ran for name in list(checks)[:6])
         assert checks["draws"].detail == "reset draws 5 numbers, step draws 2 numbers"
         assert "NUMBA_ENABLE_CUDASIM=1" in checks["simulator"].detail
-        assert "kernel of a step compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
+        assert "kernel of a step compiled" in checks["sm_90"].detail or install_command("compile") in checks["sm_90"].detail
 
     def test_kernel_compilation_can_be_skipped(self, write_module):
         *others, kernels = check_env(f"{write_module()}:ENV", num_envs=3, steps=4, kernels=False)

@@ -206,9 +206,9 @@ class TestCheckCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["Cartpol-v1"], "Did you mean: `CartPole`?"),
-            (["Blackjack-v1"], "'Blackjack-v1' is not an environment of gpuvec"),
-            (["nowhere:a/B-v0"], "No module named 'nowhere'"),
+            (["Cartpol-v1"], "did you mean gpuvec/CartPole-v1?"),
+            (["Blackjack-v1"], "Blackjack-v1 is an environment of Gymnasium, not of gpuvec"),
+            (["nowhere:a/B-v0"], "there is no module 'nowhere'"),
             (
                 ["CartPole-v1", "--targets", "cuda,sim"],
                 "unknown target cuda; the targets are cpu, cuda-c-cpu, sim, numba, cuda-c.",

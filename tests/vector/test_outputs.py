@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -137,7 +138,7 @@ def test_unsupported_outputs_raise(arguments, message):
         make("tests/Counter-v0", 2, **arguments)
 
 
-@pytest.mark.parametrize(("output", "extra"), [("torch", r"install gpuvec\[train\]"), ("jax", "install jax")])
+@pytest.mark.parametrize(("output", "extra"), [("torch", r"pip install .*\[train\]"), ("jax", "pip install jax")])
 def test_missing_library_raises(output, extra):
     """The test runs in a subprocess in which imports of the library fail."""
     code = f"""
@@ -154,7 +155,7 @@ def test_missing_library_raises(output, extra):
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True)
     error, shape = run.stdout.splitlines()
     assert error.startswith(f"output='{output}' needs {output}")
-    assert extra.replace("\\", "") in error
+    assert re.search(extra, error)
     assert "output='numpy'" in error
     assert shape == "(2, 4)"
     assert issubclass(MissingExtraError, GpuvecError)

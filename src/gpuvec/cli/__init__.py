@@ -7,16 +7,41 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import inspect
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import gymnasium as gym
 
 from gpuvec.cli.terminal import print_lines
-from gpuvec.errors import GpuvecError
+from gpuvec.errors import GpuvecError, install_command
+
+COMMANDS = {
+    "train": "train_command:train",
+    "resume": "train_command:resume",
+    "sweep": "sweep_command:sweep",
+    "eval": "eval_command:evaluate",
+    "watch": "watch_command:watch",
+    "demo": "watch_command:demo",
+    "play": "play_command:play_env",
+    "record": "record_command:record",
+    "export": "export_command:export",
+    "runs": "runs_command:runs",
+    "plot": "plot_command:plot",
+    "compare": "compare_command:compare",
+    "envs": "envs_command:envs",
+    "check": "check_command:check",
+    "new-env": "new_env_command:new_env",
+    "doctor": "doctor_command:doctor",
+    "bench": "bench_command:bench",
+}
+"""{name: "module:function" in this package}."""
+INTERRUPTED = 130  # the exit status that a shell gives a program that SIGINT ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,81 +51,129 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after `gpuvec`; those of the process by default.
 
     Returns:
-        The exit status: 0 for success, 1 for a failure with a message, 2 for a wrong command line, and 75 if another process of
-        the training ended.
+        The exit status: 0 for success, 1 for a failure with a message, 2 for a wrong command line, 75 if another process of
+        the training ended, and 130 after Ctrl-C where nothing is left to save.
     """
     try:
         import tyro  # noqa: F401  # imported first, because a missing tyro has its own message
     except ModuleNotFoundError:
-        print_lines('gpuvec: the command line needs tyro, which is not installed: pip install "gpuvec[train]"', is_error=True)
+        message = f"gpuvec: the command line needs tyro, which is not installed: {install_command('train')}"
+        print_lines(message, is_error=True)
         return 1
     from gpuvec.cli.processes import output_of_first_process, reports_errors
 
     try:
         with path_restored(), output_of_first_process():
-            return run_command(arguments)
+            return run_command(list(sys.argv[1:] if arguments is None else arguments))
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print_lines("gpuvec: interrupted", is_error=True)
+        return INTERRUPTED
     except (GpuvecError, gym.error.Error, OSError, MemoryError, ModuleNotFoundError, ValueError) as error:
-        remedy = ': pip install "gpuvec[train]"' if getattr(error, "name", None) in ("torch", "rich") else ""
+        remedy = f": {install_command('train')}" if getattr(error, "name", None) in ("torch", "rich") else ""
         if reports_errors(error):
             print_lines(f"gpuvec: {in_one_line(error)}{remedy}", is_error=True)
         return getattr(error, "exit_status", 1)
 
 
-def run_command(arguments: Sequence[str] | None) -> int:
+def run_command(arguments: Sequence[str]) -> int:
     """Parses the command line, runs its command, and returns the exit status.
 
     Args:
-        arguments: the words after `gpuvec`; those of the process by default.
+        arguments: the words after `gpuvec`.
+
+    Raises:
+        UsageError: there is no such command, or it cannot take these words.
     """
     import tyro
 
-    from gpuvec.cli.bench_command import bench
-    from gpuvec.cli.check_command import check
-    from gpuvec.cli.compare_command import compare
-    from gpuvec.cli.doctor_command import doctor
-    from gpuvec.cli.envs_command import envs
-    from gpuvec.cli.eval_command import evaluate
-    from gpuvec.cli.export_command import export
-    from gpuvec.cli.new_env_command import new_env
-    from gpuvec.cli.plot_command import plot
-    from gpuvec.cli.record_command import record
-    from gpuvec.cli.runs_command import runs
-    from gpuvec.cli.sweep_command import sweep
-    from gpuvec.cli.train_command import resume, train
-    from gpuvec.cli.train_defaults import tuned_settings
-    from gpuvec.cli.watch_command import demo, watch
+    name, *words = arguments or [""]
+    if name in COMMANDS:
+        return parse_command(name, words)()
+    if name == "--version":
+        import gpuvec
 
-    # The defaults of all other settings depend on these, so they are parsed first.
-    options = parse_options(arguments, "env", "device", "algorithm", "population")
-    if list(sys.argv[1:] if arguments is None else arguments)[:1] == ["sweep"]:  # which trains a population
-        options["population"] = "1"
-    settings = tuned_settings(**options)
-    commands: dict[str, Callable[..., int]] = {
-        "train": with_defaults(train, settings=settings),
-        "resume": resume,
-        "sweep": with_defaults(sweep, settings=settings),
-        "eval": evaluate,
-        "watch": watch,
-        "demo": demo,
-        "record": record,
-        "export": export,
-        "runs": runs,
-        "plot": plot,
-        "compare": compare,
-        "envs": envs,
-        "check": check,
-        "new-env": new_env,
-        "doctor": doctor,
-        "bench": bench,
-    }
-    status: int = tyro.extras.subcommand_cli_from_dict(
-        commands,
-        prog="gpuvec",
-        description="Train and run reinforcement-learning environments on a GPU or a CPU.",
-        args=arguments,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
-    return status
+        print_lines(f"gpuvec {gpuvec.__version__}")
+        return 0
+    if name in ("--help", "-h"):
+        status: int = tyro.extras.subcommand_cli_from_dict(
+            {name: load_command(name) for name in COMMANDS},
+            prog="gpuvec",
+            description="Train and run reinforcement-learning environments on a GPU or a CPU.",
+            args=["--help"],
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+        return status
+    from gpuvec.cli.wrong_options import UsageError, closest
+
+    problem = f"there is no command {name!r}" if name else "name a command, such as `gpuvec demo`"
+    suggestions = [f"`gpuvec {other}`" for other in closest(name, COMMANDS)]
+    if name.startswith("-"):
+        problem, suggestions = f"the command comes before {name}", []
+    elif f"gpuvec/{name.removeprefix('gpuvec/')}" in gym.registry:
+        suggestions = [f"`gpuvec train {name}`"]
+    remedy = f": did you mean {' or '.join(suggestions)}? The" if suggestions else ": the"
+    raise UsageError(f"{problem}{remedy} commands are {', '.join(COMMANDS)}, and `gpuvec --help` says what they do.")
+
+
+def load_command(name: str) -> Callable[..., int]:
+    """Imports and returns the function of a command.
+
+    Args:
+        name: one of `COMMANDS`.
+    """
+    module, _, function = COMMANDS[name].partition(":")
+    command: Callable[..., int] = getattr(importlib.import_module(f"gpuvec.cli.{module}"), function)
+    return command
+
+
+def parse_command(name: str, words: list[str]) -> Callable[[], int]:
+    """Returns a function that runs a command with its options.
+
+    Args:
+        name: one of `COMMANDS`.
+        words: those of the command line after it.
+
+    Raises:
+        UsageError: the command cannot take these words.
+        ValueError: there is no such environment.
+    """
+    import tyro
+
+    from gpuvec.cli.wrong_options import UsageError, explain, option_names
+
+    command = load_command(name)
+    if name in ("train", "sweep"):
+        from gpuvec.cli.env_lookup import complete_env_id, import_own_module
+        from gpuvec.cli.train_defaults import tuned_settings
+
+        if words and not words[0].startswith("-"):  # the environment
+            if "env" in parse_options(words[1:], "env"):
+                raise UsageError(f"{name} takes one environment, got {words[0]} and --env: leave out one of them.")
+            words = ["--env", *words]
+        # The defaults of all other settings depend on these, so they are parsed first.
+        options = parse_options(words, "env", "device", "algorithm", "population")
+        if "env" in options:
+            options["env"] = complete_env_id(options["env"], name)
+            words = [*words, "--env", options["env"]]  # the parser takes the last one
+        if name == "sweep":  # which trains a population
+            options["population"] = "1"
+        if ":" in (algorithm := options.get("algorithm", "")):
+            import_own_module(algorithm, "algorithm")
+        command = with_defaults(command, settings=tuned_settings(**options))
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            call: Callable[[], int] = tyro.cli(
+                deferred(command), prog=f"gpuvec {name}", args=words, config=(tyro.conf.OmitArgPrefixes,)
+            )
+    except SystemExit as end:
+        if not end.code:  # after --help
+            raise
+        raise UsageError(explain(name, option_names(command), words, printed.getvalue())) from None
+    return call
 
 
 @contextmanager
@@ -117,16 +190,18 @@ def in_one_line(error: BaseException) -> str:
     """The message of an error without line breaks, or the name of its type if it has no message.
 
     Args:
-        error: the error.
+        error: the error. One of the operating system is put in words, without its number.
     """
+    if isinstance(error, OSError) and error.strerror and error.filename is not None and not isinstance(error, GpuvecError):
+        return f"{os.fsdecode(error.filename)} cannot be read or written: {error.strerror.lower()}."
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def parse_options(arguments: Sequence[str] | None, *names: str) -> dict[str, Any]:
+def parse_options(arguments: Sequence[str], *names: str) -> dict[str, Any]:
     """Parses some options of a command line and ignores everything else in it.
 
     Args:
-        arguments: the words after `gpuvec`; those of the process by default.
+        arguments: the words of the command line.
         names: the names of the options, without dashes.
 
     Returns:
@@ -153,10 +228,24 @@ def with_defaults(function: Callable[..., int], **defaults: Any) -> Callable[...
         p.replace(default=defaults[name], annotation=type(defaults[name])) if name in defaults else p
         for name, p in signature.parameters.items()
     ]
+    return _with_signature(function, function, signature.replace(parameters=parameters))
+
+
+def deferred(function: Callable[..., int]) -> Callable[..., Callable[[], int]]:
+    """Returns a function of the same signature that returns a call of the function, so that parsing ends before the call.
+
+    Args:
+        function: a command.
+    """
+    return _with_signature(function, functools.partial(functools.partial, function), inspect.signature(function, eval_str=True))
+
+
+def _with_signature(function: Callable[..., Any], call: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """Returns a function that does what `call` does, with the name and the docstring of `function` and a signature."""
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> int:
-        return function(*args, **kwargs)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
 
-    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect.signature reads it
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]  # inspect.signature reads it
     return wrapper

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import gymnasium as gym
 import tyro
 
-from gpuvec.cli.env_lookup import search_working_folder
+from gpuvec.cli.env_lookup import complete_env_id
 from gpuvec.cli.terminal import print_lines
 from gpuvec.errors import AuthoringError, GpuvecError
+from gpuvec.registration import find_env_spec
 from gpuvec.spec import Environment, SingleAgentEnv
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def check(
     difference or a broken rule, and 2 if the check cannot run or does not end in its time.
 
     Args:
-        env: the id of the environment, such as gpuvec/CartPole-v1, or CartPole-v1 for a bundled environment. With module:id,
-            the module is imported first.
+        env: the id of the environment, such as CartPole-v1. With module:id, the module is imported first.
         targets: names, separated by commas: cpu, cuda-c-cpu (the environment's functions in CUDA C++, compiled by the host's
             C++ compiler), sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with the functions in CUDA C++). By
             default all that this machine has. Each is compared with cpu.
@@ -81,7 +80,8 @@ def check(
     options = _Options(num_envs, episodes, max_episode_steps, seed, time_limit, replay_seconds, compare_seconds, params or {})
     try:
         _check_options(options)
-        spec = _find_spec(env)
+        env = complete_env_id(env, "check")
+        spec = find_env_spec(env)
         declaration = resolve(spec.id, options.params)
         selected, unavailable = select_targets([name for name in targets.split(",") if name], declaration)
     except (GpuvecError, gym.error.Error, ImportError, TypeError, ValueError) as error:
@@ -162,20 +162,6 @@ def _check_options(options: _Options) -> None:
 
 def _print_check(check: Check) -> None:
     print_lines(*f"{check.name:<12} {'ok   ' if check.ran else 'not run:'} {check.detail}".splitlines())
-
-
-def _find_spec(env: str) -> gym.envs.registration.EnvSpec:
-    """The spec of "id" or "module:id"; the id of a bundled environment may lack its namespace.
-
-    Raises:
-        gymnasium.error.Error: there is no such environment; the message suggests similar ids.
-        ModuleNotFoundError: there is no such module.
-    """
-    module, _, id = env.rpartition(":")
-    if module:
-        search_working_folder()
-        importlib.import_module(module)
-    return gym.spec(f"gpuvec/{id}" if f"gpuvec/{id}" in gym.registry else id)
 
 
 def _describe_report(job: ComparisonJob, report: ComparisonReport) -> str:

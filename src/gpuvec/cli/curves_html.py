@@ -12,6 +12,26 @@ from gpuvec.learners.runs.curves import X_TITLES, Line, Panel, XName
 
 CLOUD_BUTTONS = ["sendChartToCloud", "sendDataToCloud"]  # which would upload the data; the name depends on the version
 DASHES = ("solid", "dash", "dot", "dashdot")
+HEAD = (
+    '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+    "<style>@media (prefers-color-scheme: dark) { body { background: #121419 } }</style>"
+)
+# Colours of paper, texts and lines; axes have names such as xaxis2.
+DARK_MODE = """
+(() => {
+  const query = matchMedia("(prefers-color-scheme: dark)"), figure = document.getElementById("NAME");
+  const adapt = () => {
+    const [paper, text, line] = query.matches ? ["#121419", "#e7e9ed", "#3a3f4a"] : ["#ffffff", "#2a3f5f", "#ebf0f8"];
+    const changes = { paper_bgcolor: paper, plot_bgcolor: paper, "font.color": text };
+    for (const name of Object.keys(figure.layout).filter((key) => /^[xy]axis\\d*$/.test(key))) {
+      Object.assign(changes, { [`${name}.gridcolor`]: line, [`${name}.linecolor`]: line, [`${name}.zerolinecolor`]: line });
+    }
+    return Plotly.relayout(figure, changes);
+  };
+  query.addEventListener("change", adapt);
+  adapt();
+})();
+"""
 # Pixels. Legends are below their panels, so that a narrow window shows the curves in its whole width.
 PANEL_HEIGHT, TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_LINE_HEIGHT = 300, 50, 55, 24
 
@@ -27,19 +47,25 @@ def draw_html(panels: Sequence[Panel], x_name: XName) -> str:
         MissingExtraError: plotly is not installed.
         ValueError: there are too many panels.
     """
-    return figure_page(draw_figure(panels, x_name), "learning-curves")
+    title = ", ".join(dict.fromkeys(panel_title(panel) for panel in panels))
+    return figure_page(draw_figure(panels, x_name), "learning-curves", f"{title}: learning curves")
 
 
-def figure_page(figure: Any, name: str) -> str:
-    """Returns an HTML page of a figure, which contains plotly.js and sends nothing.
+def figure_page(figure: Any, name: str, title: str) -> str:
+    """Returns an HTML page of a figure, which contains plotly.js and sends nothing. It is dark where the reader prefers that.
 
     Args:
         figure: the `plotly.graph_objects.Figure`.
         name: the id of its element.
+        title: of the page.
     """
     config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": CLOUD_BUTTONS}
     page: str = figure.to_html(include_plotlyjs=True, full_html=True, config=config, div_id=name)
-    return page
+    title_element = f"<title>{html.escape(printable(title))}</title>"
+    script = DARK_MODE.replace("NAME", name)
+    head, _, rest = page.partition("<head>")
+    body, _, end = rest.rpartition("</body>")
+    return f"{head}<head>{HEAD}{title_element}{body}<script>{script}</script></body>{end}"
 
 
 def draw_figure(panels: Sequence[Panel], x_name: XName) -> Any:

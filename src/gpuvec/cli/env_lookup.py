@@ -1,37 +1,106 @@
-"""Imports the module of the environment that a command line or a checkpoint names."""
+"""Finds what a command line names: an environment, whose module is imported, or a policy."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
-import importlib.util
-import sys
+import re
 from pathlib import Path
 
 import gymnasium as gym
 
-from gpuvec.engine.backends.cache.store import is_file_remembered, remember_file
-from gpuvec.errors import CheckpointError
-from gpuvec.registration import find_env_spec
+from gpuvec.cli.terminal import print_lines
+from gpuvec.cli.wrong_options import closest
+from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.runs.trusted_code import import_named_module, search_working_folder, signing_problem
+from gpuvec.policies import policy_names, policy_path
+from gpuvec.registration import VECTOR_ENTRY_POINT, find_env_spec
+
+NAMESPACE = "gpuvec/"  # of the bundled environments
+VERSION = re.compile(r"-?v\d+$")
 
 
-def search_working_folder() -> None:
-    """Appends the working folder to the module search path, because the user names or trusts a module that may be in it.
+def env_ids() -> list[str]:
+    """Returns the ids of all environments of gpuvec that are registered, sorted."""
+    return sorted(spec.id for spec in gym.registry.values() if spec.vector_entry_point == VECTOR_ENTRY_POINT)
 
-    `python -m gpuvec` searches the working folder, but the installed command does not. The folder is searched last, so that a
-    file in it never replaces an installed package, and not before a module of the user is imported: a library may import a
-    package if it is installed, and the folder of a stranger may have a file of its name. Python's option -P excludes it.
+
+def complete_env_id(text: str, command: str) -> str:
+    """Returns the full id of the environment that the user's command line names, such as gpuvec/CartPole-v1 for CartPole-v1.
+
+    Args:
+        text: "module:id", whose module is imported first, or "id"; the namespace and the version may be missing.
+        command: the name of the command, for the message.
+
+    Raises:
+        ValueError: there is no such module or environment; the message suggests similar ones, or how to name one of a file.
     """
-    folder = str(Path.cwd())
-    if not sys.flags.safe_path and not {"", folder} & set(sys.path):
-        sys.path.append(folder)
+    module, colon, id = text.rpartition(":")
+    if module and not module.endswith(".py"):
+        search_working_folder()
+        import_named_module(text, "environment")
+    elif colon or text.endswith(".py") or Path(text).exists():
+        raise ValueError(_name_of_file(text, command))
+    ids = env_ids()
+    if id in ids:
+        return text
+    names = {other.rpartition("/")[2]: other for other in ids}
+    names_without_version = {VERSION.sub("", name): other for name, other in names.items()}
+    if full_id := names.get(id) or names_without_version.get(id.removeprefix(NAMESPACE)):
+        return f"{module}{colon}{full_id}"
+    similar = [names_without_version[name] for name in closest(VERSION.sub("", id.rpartition("/")[2]), names_without_version)]
+    problem = f"{id} is an environment of Gymnasium, not of gpuvec" if id in gym.registry else f"there is no environment {id!r}"
+    remedy = (
+        f"did you mean {' or '.join(similar)}? `gpuvec envs` lists all."
+        if similar
+        else "`gpuvec envs` lists those that there are, and module:id names yours."
+    )
+    raise ValueError(f"{problem}: {remedy}")
+
+
+def _name_of_file(text: str, command: str) -> str:
+    """The message for a file or a folder in place of an environment: how to name what is in it."""
+    path = Path(text.partition(":")[0])
+    if path.suffix != ".py":
+        return f"{text} names no environment: give an id, such as CartPole-v1, or module:id of a module of yours."
+    if not path.is_file():
+        return f"there is no file {path}: name an environment by its module and its id, such as {path.stem}:my/Name-v0."
+    ids = re.findall(r"register\(\s*(?:id\s*=\s*)?[\"']([^\"']+)[\"']", path.read_text(errors="replace"))
+    place, here = path.resolve(), Path.cwd().resolve()
+    is_here = place.is_relative_to(here)
+    module = ".".join((place.relative_to(here) if is_here else Path(place.name)).with_suffix("").parts)
+    names = " or ".join(f"`gpuvec {command} {module}:{id}`" for id in ids or ["<the id that it registers>"])
+    where = "" if is_here else f" in the folder {place.parent}"
+    return f"{text} is a file: name an environment by its module and its id, {names}{where}."
+
+
+def complete_policy_name(text: str) -> str:
+    """Returns the path of a policy, or the name of one that comes with gpuvec, that the user's command line names.
+
+    Args:
+        text: a path that exists, or a name; the namespace, the version and the variant of it may be missing.
+
+    Raises:
+        FileNotFoundError: there is no such policy; the message suggests similar ones.
+    """
+    names, name = policy_names(), text.removeprefix(NAMESPACE)
+    if text in names or Path(text).exists():
+        return text
+    variants = [other for other in names if name in (other, VERSION.sub("", other)) or other.startswith(f"{name}-")]
+    if len(variants) == 1:
+        return variants[0]
+    if similar := variants or closest(name, names):
+        raise FileNotFoundError(f"there is no policy {text!r}: did you mean {' or '.join(similar)}?")
+    if f"{NAMESPACE}{name}" in gym.registry:
+        raise FileNotFoundError(
+            f"gpuvec comes with no policy of {name}: `gpuvec train {name}` trains one, and its run folder is the policy. Those "
+            f"that come with gpuvec are {', '.join(names)}."
+        )
+    return str(policy_path(text))  # which raises
 
 
 def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
     """The spec of the environment that the user's command line names.
 
-    Its module is imported, and remembered: a run that names the same file later needs no --trust, since the user has run this
-    file before.
+    Its module is imported. If what the user trains with it will need --trust all the same, this is printed.
 
     Args:
         env_id: the id of the environment, "module:id" or "id".
@@ -42,57 +111,22 @@ def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
     if ":" in env_id:
         search_working_folder()
     spec = find_env_spec(env_id)
-    if (file := module_file(env_id.rpartition(":")[0])) is not None:
-        remember_file(file)
+    if problem := signing_problem({ALL: {"env": env_id}}):
+        print_lines(f"trust      {problem}")
     return spec
 
 
-def import_env_module(env_id: str, trust: bool, path: Path) -> None:
-    """Imports the module of a checkpoint's environment if the user trusts it, or has run it before.
+def import_own_module(name: str, setting: str) -> None:
+    """Imports the module of the algorithm or the network that the user's command line names, as `find_own_env` does.
 
     Args:
-        env_id: the id of the environment, "module:id" or "id".
-        trust: whether importing the module is allowed.
-        path: the path of the run or the checkpoint, for the message.
+        name: "module:object".
+        setting: "algorithm" or "network".
 
     Raises:
-        CheckpointError: the module is not imported yet, not trusted, and not the file that the user has run before.
+        ValueError: there is no such module.
     """
-    from gpuvec.learners.runs.content_checks import require_trusted
-
-    module, _, _ = env_id.rpartition(":")
-    if module and module not in sys.modules:
-        folders = list(sys.path)
-        search_working_folder()
-        if not trust:
-            file = module_file(module)
-            trust = file is not None and is_file_remembered(file)
-            if file is None or not trust or not file.is_relative_to(Path.cwd()):
-                sys.path[:] = folders
-    if module and trust:
-        importlib.import_module(module)
-    try:
-        require_trusted(env_id)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-
-
-def module_file(module: str) -> Path | None:
-    """The absolute path of the file that importing a module would run; None if there is none. Nothing is imported.
-
-    Args:
-        module: the dotted name of the module; it may be any text, since it may come from a file.
-    """
-    name, *submodules = module.split(".")
-    if not all(part.isidentifier() for part in (name, *submodules)):
-        return None
-    try:
-        spec = importlib.util.find_spec(name)
-    except ValueError:  # a module without a spec, such as a script, cannot be imported again
-        return None
-    for submodule in submodules:  # `find_spec` of a dotted name would import the packages around it
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(f"{spec.name}.{submodule}", spec.submodule_search_locations)
-    # Links are not followed, since the import does not: it runs compiled code beside the link, and the packages around it.
-    return Path(spec.origin).absolute() if spec is not None and spec.has_location and spec.origin else None
+    search_working_folder()
+    import_named_module(name, f"--{setting}")
+    if problem := signing_problem({ALL: {setting: name}}):
+        print_lines(f"trust      {problem}")

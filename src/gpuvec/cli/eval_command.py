@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.registration import find_env_spec
@@ -41,10 +42,12 @@ def evaluate(
         params: parameters of the environment, such as --params gravity 3.7. By default those of --evaluate-params in the
             training.
         training_params: evaluate with the parameters of the training, but for those of --params.
-        trust: import the Python module that the policy names for its environment. Importing runs the module's code.
+        trust: import the Python modules that the policy names for its environment, algorithm and network. Importing runs their
+            code.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
+    policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.engine.backends.device import parse_device

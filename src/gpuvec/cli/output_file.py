@@ -28,6 +28,21 @@ def require_writable(path: Path, force: bool) -> None:
         raise FileExistsError(f"{path} exists: {hint}.")
 
 
+def require_runs_folder(path: Path) -> None:
+    """Checks that a folder for run folders exists or can be created.
+
+    Args:
+        path: what --runs names.
+
+    Raises:
+        NotADirectoryError: it is a file.
+    """
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(
+            f"{path} is a file, and --runs is the folder in which run folders are created: name another one."
+        )
+
+
 def write_file(path: Path, content: bytes, force: bool) -> None:
     """Writes a whole file or nothing.
 

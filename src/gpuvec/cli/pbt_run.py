@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.population_run import is_population, nothing_to_save, print_preserved
 from gpuvec.cli.population_table import print_population
@@ -76,8 +75,7 @@ def resume_pbt(path: Path, trust: bool, checkpoint_every: int | None) -> int:
 
     with RunFolder(path) as folder:
         folder.lock()
-        args, begun = load_pbt(path)
-        import_env_module(args.base.env, trust, path)
+        args, begun = load_pbt(path, trust)
         find_env_spec(args.base.env)
         if begun.result.state["iteration"] >= args.base.iterations:
             raise StateError(f"{path} is complete, with {args.base.iterations} iterations.")

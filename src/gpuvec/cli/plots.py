@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuvec.cli.terminal import printable
-from gpuvec.errors import MissingExtraError
+from gpuvec.errors import MissingExtraError, install_command
 from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.runs.curves import Panel
 
@@ -30,7 +30,7 @@ def import_extra(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise MissingExtraError(f'this picture needs {package} ({error}): pip install "gpuvec[{extra}]".') from error
+        raise MissingExtraError(f"this picture needs {package} ({error}): {install_command(extra)}") from error
 
 
 def require_few_panels(panels: Sequence[Panel]) -> None:

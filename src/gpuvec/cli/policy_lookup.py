@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.learners.policy_files.trained_policy import TrainedPolicy, load_contents
 from gpuvec.learners.runs.checkpoint import require_trained_policies
 
@@ -20,8 +19,6 @@ def find_policy(name_or_path: str, device: str = "cpu", trust: bool = False) -> 
         StateError: a policy of the run was not trained, or the policies do not fit the environment.
         CheckpointError: the file cannot be used, or the module is not imported yet and not trusted.
     """
-    contents, path = load_contents(name_or_path)
+    contents, path = load_contents(name_or_path, trust)
     require_trained_policies(contents, path)
-    for settings in contents["args"].values():
-        import_env_module(settings["env"], trust, path)
     return TrainedPolicy(contents, device)

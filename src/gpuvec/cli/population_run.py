@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.cli.terminal import print_lines
@@ -208,8 +207,7 @@ def resume_population(path: Path, total_steps: int | None, trust: bool, checkpoi
 
     with RunFolder(path) as folder:
         folder.lock()
-        saved = load_population(path)
-        import_env_module(saved.args.base.env, trust, path)
+        saved = load_population(path, trust)
         find_env_spec(saved.args.base.env)
         base = replace(saved.args.base, total_steps=total_steps or saved.args.base.total_steps)
         if saved.state["iteration"] >= base.iterations:

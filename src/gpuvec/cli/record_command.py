@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
 from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -35,7 +36,8 @@ def record(
         fps: pictures per second; by default the environment's own speed.
         stochastic: draw actions from the policy instead of taking the likeliest action.
         device: auto, cpu, cuda or cuda:1.
-        trust: import the Python module that the policy names for its environment. Importing runs the module's code.
+        trust: import the Python modules that the policy names for its environment, algorithm and network. Importing runs their
+            code.
         force: replace the file if it exists.
     """
     for name, number in (("rows", rows), ("steps", steps)):
@@ -46,17 +48,18 @@ def record(
     if to.suffix not in (".mp4", ".gif"):
         raise ValueError(f"a video is .mp4 or .gif, got {to.name!r}: give the file one of these endings.")
     require_writable(to, force)
+    policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.replay.recording import record_policy
-        from gpuvec.replay.video import encode_video, video_frames
+        from gpuvec.replay.video import encode_video
 
     trained_policy = find_policy(policy, device, trust)
     with waiting(f"compiling {trained_policy.env}, and recording its episodes"):
         scenes = record_policy(trained_policy, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
     episodes = [scene.episode for scene in scenes]
     with waiting("drawing the pictures"):
-        video = encode_video(video_frames(episodes), to.suffix, fps or episodes[0].env.render_fps)
+        video = encode_video(episodes, to.suffix, fps)
     write_file(to, video, force)
     num_frames = max(len(episode.rewards) for episode in episodes) + 1
     print_lines(f"wrote      {to}: {num_frames} pictures, {len(video) / 1024:.0f} kB")

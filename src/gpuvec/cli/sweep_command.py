@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 import tyro
 
 from gpuvec.cli.env_lookup import find_own_env
+from gpuvec.cli.output_file import require_runs_folder
 from gpuvec.cli.pbt_run import is_pbt, new_pbt, resume_pbt
 from gpuvec.cli.population_run import base_settings
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.sweep_run import new_sweep, resume_sweep
+from gpuvec.cli.terminal import print_lines
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search.search_space import SearchParameter
@@ -20,6 +22,11 @@ from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.runs.records import SWEEP
 
 CheckpointIterations = Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: one checkpoint each minute)")]
+# The ranges in which the tuned settings of populations were found.
+DEFAULT_SPACE = (
+    SearchParameter("learning_rate", "log", 1e-4, 3e-2), SearchParameter("gamma", "linear", 0.9, 0.9995),
+    SearchParameter("gae_lambda", "linear", 0.8, 1.0), SearchParameter("ent_coef", "linear", 0.0, 0.05),
+)  # fmt: skip
 Ranges = Annotated[tuple[tuple[str, Literal["log", "linear"], float, float], ...], tyro.conf.UseAppendAction]
 
 
@@ -70,6 +77,7 @@ def sweep(
 ) -> int:
     """Search for good settings of PPO, with all trials trained at once.
 
+    The environment may be the first word: `gpuvec sweep CartPole-v1`.
     After a part of the training the better trials continue and the others end. The best ones are trained again on fresh seeds,
     whose returns are printed as interquartile means with 95 % bootstrap intervals. Ctrl-C and SIGTERM end the search after the
     running launch, and save where it continues.
@@ -77,7 +85,8 @@ def sweep(
     Args:
         settings: the settings that all trials share. total_steps and num_envs are those of one trial.
         param: a setting to vary, with its scale and its range, such as learning_rate log 1e-4 1e-2, or params.gravity linear 5
-            15 for a parameter of the environment. Give the option once for each setting.
+            15 for a parameter of the environment. Give the option once for each setting. Without it learning_rate, gamma,
+            gae_lambda and ent_coef vary, in ranges that suit most environments.
         trials: the number of trials.
         seeds: the number of seeds of each trial.
         sampler: sobol covers the ranges evenly, random draws independent trials.
@@ -97,8 +106,10 @@ def sweep(
             raise ValueError("--resume continues with the settings of the folder: give no --param.")
         return resume_search(resume, None, trust, checkpoint_every)
     find_own_env(settings.env)
-    parameters = tuple(SearchParameter(*each) for each in param)
+    require_runs_folder(runs)
+    parameters = tuple(SearchParameter(*each) for each in param) or DEFAULT_SPACE
     base = base_settings(settings)
+    print_lines(f"vary       {', '.join(f'{each.name} {each.scale} {each.low:g} {each.high:g}' for each in parameters)}")
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.population.search.population_based_training import PBTArgs

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.cli.compare_command import estimate_text
-from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.parts_progress import PartsProgress
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -64,8 +63,7 @@ def resume_sweep(path: Path, trust: bool, checkpoint_every: int | None) -> int:
 
     with RunFolder(path) as folder:
         folder.lock()
-        args, progress = load_sweep(folder)
-        import_env_module(args.base.env, trust, path)
+        args, progress = load_sweep(folder, trust)
         find_env_spec(args.base.env)
         return run_sweep(Search(args, progress), SweepWriter(path.parent, args, folder), checkpoint_every)
 

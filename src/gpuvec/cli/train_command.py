@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from gpuvec.cli.env_lookup import find_own_env, import_env_module
+from gpuvec.cli.env_lookup import find_own_env, import_own_module
+from gpuvec.cli.output_file import require_runs_folder
 from gpuvec.cli.population_run import base_settings, is_population, new_population, resume_population
 from gpuvec.cli.processes import GpuProcesses, ShardOptions, start_on_gpus
 from gpuvec.cli.progress import waiting
@@ -25,7 +26,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY, PYTHON_OBJECTS, SETTINGS
-from gpuvec.learners.runs.sinks import require_packages
+from gpuvec.learners.runs.sinks import NO_TRACKING, Tracking
 from gpuvec.learners.runs.summary import read_record
 from gpuvec.learners.shards.torchrun import Sharding, process_device, read_launch
 from gpuvec.registration import find_env_spec
@@ -35,12 +36,9 @@ if TYPE_CHECKING:
     from gpuvec.learners.runs.run_writer import RunWriter
     from gpuvec.replay.live.process import LiveSettings
 
-if TYPE_CHECKING:
-    AlgorithmName = str
-else:  # the choices on the command line are the algorithms of the registry, which a type checker cannot evaluate
-    AlgorithmName = Literal[tuple(ALGORITHMS)]
+AlgorithmName = Annotated[str, tyro.conf.arg(metavar=f"{{{','.join(ALGORITHMS)},MODULE:NAME}}")]
 MAX_WATCH_SECONDS = 1_000_000
-Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
+VIDEO_SECONDS = 60.0  # between two videos without `--watch`
 CheckpointEvery = Annotated[
     int | None, tyro.conf.arg(help_behavior_hint=f"(default: {CHECKPOINT_EVERY}; of a population one each minute)")
 ]
@@ -52,7 +50,7 @@ def train(
     algorithm: AlgorithmName = "ppo",
     runs: Path = Path("runs"),
     checkpoint_every: CheckpointEvery = None,
-    log: Sinks = (),
+    tracking: Tracking = NO_TRACKING,
     episodes: int = 100,
     watch: WatchSeconds = None,
     watch_rows: int = 4,
@@ -63,17 +61,19 @@ def train(
 ) -> int:
     """Train a policy, write a run folder, and evaluate the result.
 
-    Ctrl-C stops the training after the current iteration and writes a checkpoint. `gpuvec resume` continues it.
+    The environment may be the first word: `gpuvec train CartPole-v1`. Ctrl-C stops the training after the current iteration and
+    writes a checkpoint. `gpuvec resume` continues it.
 
     Args:
         settings: the settings of the algorithm. Those that you do not set are tuned for the environment. `--num-envs auto`
             measures which number of environments, and which length of rollouts, make most steps per second.
-        algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), or ddpg (deep deterministic policy
-            gradient, for continuous actions). Each has its own settings: `gpuvec train --algorithm ddpg --help` lists them.
+        algorithm: ppo (proximal policy optimisation), a2c (advantage actor-critic), for continuous actions ddpg (deep
+            deterministic policy gradient) or td3 (DDPG with two critics), or module:name for one that a module of yours
+            registers. Each has its own settings: `gpuvec train --algorithm td3 --help` lists them.
         runs: the folder in which the run folder is created.
         checkpoint_every: iterations between two checkpoints. There is always one at the end; the last two are kept, and of a
             population the last one.
-        log: where metrics are sent, besides the file metrics.jsonl in the run folder.
+        tracking: where metrics and videos are sent.
         episodes: the number of episodes in the evaluation at the end, which takes the likeliest actions.
         watch: seconds between two live replays, which a process of low priority records on the CPU; `gpuvec watch RUN --live`
             shows them. Without it there are none.
@@ -87,13 +87,15 @@ def train(
     """
     require_positive(checkpoint_every, episodes)
     start_on_gpus(start, settings.device)
-    live = live_settings(watch, watch_rows)
-    require_packages(log)
+    live = live_settings(watch, watch_rows, tracking)
     find_own_env(settings.env)  # an unknown id fails here, before torch is imported
+    if settings.network is not None:
+        import_own_module(settings.network, "network")
+    require_runs_folder(runs)
     if population:
-        refuse_for_population(algorithm, log, live is not None, is_autoscaled(settings))
+        refuse_for_population(algorithm, tracking.log, live is not None, is_autoscaled(settings))
         return _train_population(settings, population, runs, best, checkpoint_every)
-    return _train_policies(settings, algorithm, sharding, runs, log, checkpoint_every, episodes, live)
+    return _train_policies(settings, algorithm, sharding, runs, tracking, checkpoint_every, episodes, live)
 
 
 def _train_policies(
@@ -101,7 +103,7 @@ def _train_policies(
     algorithm: str,
     sharding: Sharding,
     runs: Path,
-    log: Sinks,
+    tracking: Tracking,
     checkpoint_every: int | None,
     episodes: int,
     live: LiveSettings | None,
@@ -120,7 +122,7 @@ def _train_policies(
 
         print_lines(f"restarted  {interrupted.path} continues")
         return _continue_run(
-            interrupted.path, settings_of_run, sharding.deterministic_shards, log, checkpoint_every, episodes, live,
+            interrupted.path, settings_of_run, sharding.deterministic_shards, tracking, checkpoint_every, episodes, live,
             interrupted.token,
         )  # fmt: skip
     if (launch := read_launch()) is not None and launch.restarts:
@@ -129,7 +131,7 @@ def _train_policies(
     args = next(iter(policies.values()))
 
     def open_run() -> RunWriter:
-        return RunWriter.new(runs, algorithm, asdict(args), log)
+        return RunWriter.new(runs, algorithm, asdict(args), tracking)
 
     return run_training(policies, open_run, None, checkpoint_every or CHECKPOINT_EVERY, episodes, live, sharding)
 
@@ -151,7 +153,7 @@ def _chosen_policies(
     return dict.fromkeys(roles, resolve_args(args, process_device(settings.device)))
 
 
-def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is_autoscaled: bool) -> None:
+def refuse_for_population(algorithm: str, log: Sequence[str], has_live_replays: bool, is_autoscaled: bool) -> None:
     """Refuses options that are for one policy.
 
     Args:
@@ -170,7 +172,9 @@ def refuse_for_population(algorithm: str, log: Sinks, has_live_replays: bool, is
     if log:
         raise ValueError(f"--log {' '.join(log)} is for one policy: the folder of a population has the numbers of all agents.")
     if has_live_replays:
-        raise ValueError("--watch is for one policy: watch one of the best agents after the training of the population.")
+        raise ValueError(
+            "--watch and --capture-video are for one policy: watch one of the best agents after the training of the population."
+        )
     if is_autoscaled:
         raise ValueError("--num-envs auto is for one policy: give the number of environments of an agent.")
 
@@ -190,7 +194,7 @@ def resume(
     run: Annotated[Path, tyro.conf.Positional],
     total_steps: int | None = None,
     checkpoint_every: CheckpointEvery = None,
-    log: Sinks = (),
+    tracking: Tracking = NO_TRACKING,
     episodes: int = 100,
     watch: WatchSeconds = None,
     watch_rows: int = 4,
@@ -207,36 +211,39 @@ def resume(
         total_steps: a new total number of environment steps. Values that change over time, such as the learning rate, then
             follow the new total. By default the total that the run was started with.
         checkpoint_every: iterations between two checkpoints.
-        log: where metrics are sent, besides the file metrics.jsonl in the run folder.
+        tracking: where metrics and videos are sent.
         episodes: the number of episodes in the evaluation at the end.
         watch: seconds between two live replays, which `gpuvec watch RUN --live` shows. Without it there are none.
         watch_rows: the number of environments of a live replay.
-        trust: import the Python module that the checkpoint names for its environment. Importing runs the module's code.
+        trust: import the Python modules that the checkpoint names for its environment, algorithm and network. Importing runs
+            their code.
         deterministic_shards: add the parts of several processes in a fixed order.
         start: the processes that this command starts; their number must divide that of the shards of the run.
     """
     require_positive(checkpoint_every, episodes)
     start_on_gpus(start, "cuda")
-    live = live_settings(watch, watch_rows)
-    require_packages(log)
+    live = live_settings(watch, watch_rows, tracking)
     if is_search(run) or is_population(run):
         return (resume_search if is_search(run) else resume_population)(run, total_steps, trust, checkpoint_every)
 
     def settings_of_run(checkpoint: Mapping[str, Any]) -> dict[str, TrainingArgs]:
-        return _settings_to_resume(checkpoint, run, total_steps, trust)
+        return _settings_to_resume(checkpoint, run, total_steps)
 
-    return _continue_run(run, settings_of_run, deterministic_shards, log, checkpoint_every, episodes, live)
+    return _continue_run(
+        run, settings_of_run, deterministic_shards, tracking, checkpoint_every, episodes, live, trust=trust
+    )  # fmt: skip
 
 
 def _continue_run(
     run: Path,
     settings_of_run: Callable[[Mapping[str, Any]], dict[str, TrainingArgs]],
     deterministic_shards: bool,
-    log: Sinks,
+    tracking: Tracking,
     checkpoint_every: int | None,
     episodes: int,
     live: LiveSettings | None,
     token: str | None = None,
+    trust: bool = False,
 ) -> int:
     """Continues a run from its newest checkpoint; `settings_of_run` returns {role: settings} after checks of it."""
     with waiting("loading PyTorch"):
@@ -249,7 +256,7 @@ def _continue_run(
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(run))
         lock_run(folder)
-        checkpoint = load_newest(folder)
+        checkpoint = load_newest(folder, trust)
         policies = settings_of_run(checkpoint)
         args = next(iter(policies.values()))
         if checkpoint["iteration"] >= args.iterations:
@@ -267,7 +274,7 @@ def _continue_run(
 
         def open_run() -> RunWriter:
             own = {name: value for name, value in read_record(folder, SETTINGS).items() if name in ("algorithm", "policies")}
-            writer = RunWriter(folder, {**own, **asdict(args)}, log, checkpoint["iteration"])
+            writer = RunWriter(folder, {**own, **asdict(args)}, tracking, checkpoint["iteration"])
             stack.pop_all()  # from here on, the writer closes the folder
             return writer
 
@@ -306,24 +313,24 @@ def print_changes(changes: Mapping[str, tuple[str | None, str | None]]) -> None:
         print_lines(f"{name} was {before} and is {now} now: numbers may differ from those of a run that was not stopped")
 
 
-def _settings_to_resume(
-    checkpoint: Mapping[str, Any], path: Path, total_steps: int | None, trust: bool
-) -> dict[str, TrainingArgs]:
+def _settings_to_resume(checkpoint: Mapping[str, Any], path: Path, total_steps: int | None) -> dict[str, TrainingArgs]:
     """The settings of each role with which a checkpoint continues, after checks that need them; `path` is that of the run.
 
     Raises:
-        StateError: a policy was not trained.
-        CheckpointError: the module of the environment is not trusted, or the settings need a larger network than there is.
+        StateError: a policy was not trained, or its network is not a class of a module.
+        CheckpointError: the settings need a larger network than there is.
         gymnasium.error.Error: there is no such environment.
     """
+    from gpuvec.learners.networks.named_network import find_network
     from gpuvec.learners.runs.checkpoint import require_trained_policies
     from gpuvec.learners.runs.checkpoint_schema import require_network_size
 
     require_trained_policies(checkpoint, path)
     policies = {role: args_from_dict(settings) for role, settings in checkpoint["args"].items()}
     for role, args in policies.items():
-        import_env_module(args.env, trust, path)
         require_network_size(args, checkpoint["policies"][role]["network"])
+        if args.network is not None:
+            find_network(args.network)
     if total_steps is not None:
         policies = {role: replace(args, total_steps=total_steps) for role, args in policies.items()}
     if (launch := read_launch()) is not None and launch.size > 1:  # each process has the GPU of its number
@@ -345,22 +352,28 @@ def require_positive(checkpoint_every: int | None, episodes: int) -> None:
         raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
 
 
-def live_settings(seconds: float | None, rows: int) -> LiveSettings | None:
-    """Returns how often live replays are saved, or None for never.
+def live_settings(seconds: float | None, rows: int, tracking: Tracking) -> LiveSettings | None:
+    """Returns how often live replays are saved, or None for never, after checks of what they and the trackers need.
 
     Args:
         seconds: between two replays; None for never.
         rows: the number of environments of a replay.
+        tracking: whether they have videos.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number is out of range, or an option is for a tracker that is not used.
+        MissingExtraError: a package is not installed.
     """
     if rows < 1 or (seconds is not None and not 1.0 <= seconds <= MAX_WATCH_SECONDS):
         raise ValueError(
             f"watch must be from 1 to {MAX_WATCH_SECONDS:,} seconds and watch_rows at least 1, got {seconds} and {rows}."
         )
-    if seconds is None:
+    tracking.require_packages()
+    if seconds is None and not tracking.capture_video:
         return None
     from gpuvec.replay.live.process import LiveSettings
+    from gpuvec.replay.video import require_encoder
 
-    return LiveSettings(seconds, rows)
+    for suffix in tracking.video_suffixes:
+        require_encoder(suffix)
+    return LiveSettings(seconds or VIDEO_SECONDS, rows, tracking.video_suffixes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from typing import Annotated, Any, Literal
 
@@ -11,9 +12,40 @@ from gpuvec.learners.config.setting_types import setting_types
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned, tuned_for_population
 
-OPTION_DICTS = ("params", "evaluate_params")  # settings that are {parameter: value}
+OPTION_DICTS = ("params", "evaluate_params", "network_args")  # settings that are {name: value}
 AUTO = "auto"
 """In place of the number of environments: measure which number makes most steps per second."""
+
+
+def parse_network_args(words: list[str]) -> dict[str, Any]:
+    """Returns the arguments of a network on a command line.
+
+    Args:
+        words: such as "width=128", "sizes=64,64", "layer_norm=True" and "activation=relu".
+
+    Raises:
+        ValueError: a word has another form.
+    """
+    arguments: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise ValueError(f"an argument of the network has the form name=value, such as width=128, got {word!r}.")
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            value = text
+        arguments[name] = value if isinstance(value, bool | int | float | tuple) else text
+    return arguments
+
+
+NETWORK_ARGS_OPTION = tyro.constructors.PrimitiveConstructorSpec[dict[str, Any]](
+    nargs="*",
+    metavar="NAME=VALUE ...",
+    instance_from_str=parse_network_args,
+    is_instance=lambda value: isinstance(value, dict),
+    str_from_instance=lambda value: [f"{name}={each}" for name, each in value.items()],
+)
 
 
 def tuned_settings(**options: Any) -> TrainingArgs:
@@ -32,6 +64,8 @@ def tuned_settings(**options: Any) -> TrainingArgs:
     args_class, types = type(defaults), setting_types(type(defaults))
     hints = default_hints(defaults)
     types |= {"num_envs": int | Literal["auto"] | None, "num_steps": int | None}
+    arguments = "network_args"
+    types[arguments] = Annotated[types[arguments], NETWORK_ARGS_OPTION]
     members: dict[str, Any] = {
         "__doc__": args_class.__doc__,
         "__module__": __name__,
@@ -87,11 +121,12 @@ def default_hints(defaults: TrainingArgs) -> dict[str, str]:
         name: " ".join(f"{key} {value}" for key, value in getattr(defaults, name).items()) or "the environment's own"
         for name in OPTION_DICTS
     }
+    hints["network_args"] = "those of the class"
     for name in ("num_envs", "total_steps"):
         if getattr(defaults, name) is None or name == "num_envs":
             hints[name] = resolved_default(defaults, name)
     hints["num_steps"] = f"{defaults.num_steps}; with --num-envs auto it is measured"
-    meanings = {"target_return": "train to the end", "target_kl": "no limit", "evaluate_every": "never"}
+    meanings = {"target_return": "train to the end", "target_kl": "no limit", "evaluate_every": "never", "network": "none"}
     return hints | {name: meaning for name, meaning in meanings.items() if getattr(defaults, name, 0) is None}
 
 

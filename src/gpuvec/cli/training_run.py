@@ -17,6 +17,8 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.shards.torchrun import Sharding
+from gpuvec.registration import find_env_spec, load_env
+from gpuvec.replay.live.files import file_name
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
@@ -51,6 +53,10 @@ class CommandRecorder:
         """
         is_new, run = self._recorder.run is None, self._recorder.open()
         if run is not None:
+            if is_new:
+                print_lines(f"run        {run.path}")
+                option = "" if self._live_settings is None else " --live"
+                print_lines(f"watch      gpuvec watch {run.path}{option}")
             if is_new and self._live_settings is not None:
                 from gpuvec.replay.live.process import LiveReplays
 
@@ -58,6 +64,7 @@ class CommandRecorder:
             run.log(metrics)
         if self.live_replays is not None:
             self.live_replays.update()
+            self._log_videos(self.live_replays)
         progress.update(metrics, learner.stage_timer.seconds(), learner.single_graph)
         self._recorder.save_if_due(learner, metrics)
 
@@ -113,7 +120,14 @@ class CommandRecorder:
         if self.live_replays is not None:
             with waiting("recording the last live replay"):
                 self.live_replays.close(wait)
+            self._log_videos(self.live_replays)
             self.live_replays = None
+
+    def _log_videos(self, live_replays: LiveReplays) -> None:
+        """Sends the videos that have been recorded to the trackers of the run."""
+        for iteration in live_replays.take_videos():
+            if self._recorder.run is not None:
+                self._recorder.run.log_video(file_name(iteration, ""), iteration)
 
 
 def print_problem(text: str) -> None:
@@ -150,11 +164,13 @@ def run_training(
     Returns:
         The exit status: 0, or 128 plus the number of the signal that ended the training.
     """
+    args, sharding = next(iter(policies.values())), sharding or Sharding()
+    if live is not None and live.videos:
+        require_pictures(args.env)
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.run_recorder import RunRecorder
         from gpuvec.learners.shards.join import join_processes
 
-    args, sharding = next(iter(policies.values())), sharding or Sharding()
     with ExitStack() as stack:
         processes = stack.enter_context(join_processes(args.device))
         processes.require_equal({"checkpoint_every": str(checkpoint_every)})  # all gather a checkpoint at the same time
@@ -182,6 +198,22 @@ def run_training(
             command.end_live_replays(wait=True)
             return 0
         raise NonFiniteError(f"{fault} {command.explain(fault, policies, checkpoint)}", fault.location)
+
+
+def require_pictures(env_id: str) -> None:
+    """Checks that an environment draws pictures, of which videos are made.
+
+    Args:
+        env_id: the id of the environment.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if load_env(find_env_spec(env_id).kwargs["env"]).draw is None:
+        raise ValueError(
+            f"--capture-video has nothing to show: {env_id} draws no pictures. Give the environment a function `draw`, or "
+            "leave the option out."
+        )
 
 
 def _train(
@@ -212,7 +244,8 @@ def _train(
 def _title(policies: Mapping[str, TrainingArgs], num_processes: int) -> str:
     """The line above the progress of a training."""
     args = next(iter(policies.values()))
-    names = " and ".join(dict.fromkeys(algorithm_name(each).upper() for each in policies.values()))
+    algorithms = (algorithm_name(each).rpartition(":")[2] for each in policies.values())
+    names = " and ".join(dict.fromkeys(name.upper() for name in algorithms))
     device = args.device if num_processes == 1 else f"{args.device.partition(':')[0]} in {num_processes} processes"
     return f"{names} on {args.env}, {args.num_envs} environments on {device}, seed {args.seed}"
 

@@ -27,7 +27,7 @@ def draw_trials_html(trials: Trials) -> str:
     Raises:
         MissingExtraError: plotly is not installed.
     """
-    return figure_page(draw_trials_figure(trials), "trials")
+    return figure_page(draw_trials_figure(trials), "trials", f"{trials.env}: trials")
 
 
 def draw_trials_figure(trials: Trials) -> Any:

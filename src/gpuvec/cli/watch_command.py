@@ -7,15 +7,19 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from gpuvec.cli.env_lookup import complete_policy_name
 from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.learners.runs.records import FAILURE
-from gpuvec.policies import policy_names, policy_path
+from gpuvec.policies import model_card, policy_names, policy_path, read_record
+
+if TYPE_CHECKING:
+    from gpuvec.replay.scene import Scene
 
 DEMO = "CartPole-v1"
 DEFAULT_PORT, MAX_PORT = 8765, 65535
@@ -50,7 +54,8 @@ def watch(
         stochastic: draw actions from the policy instead of taking the likeliest action.
         device: auto, cpu, cuda or cuda:1.
         open: whether a browser opens the file, if there is one.
-        trust: import the Python module that a policy names for its environment. Importing runs the module's code.
+        trust: import the Python modules that a policy names for its environment, algorithm and network. Importing runs their
+            code.
         force: replace the file if it exists.
         live: serve the live replays of one run folder, and refresh the page by itself.
         port: of the live view on the loopback address, 127.0.0.1; 0 for one that is free.
@@ -67,37 +72,34 @@ def watch(
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}.")
     require_writable(path, force)
+    policies = tuple(map(complete_policy_name, policies))
     with waiting("loading PyTorch"):
         from gpuvec.cli.policy_lookup import find_policy
+        from gpuvec.replay.recording import record_policy
 
     trained = [find_policy(name, device, trust) for name in policies]
-    return record_and_open(policies, trained, path, open, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
+    scenes: list[Scene] = []
+    for name, policy in zip(policies, trained, strict=True):
+        with waiting(f"compiling {policy.env}, and recording {rows} of its episodes"):
+            scenes += record_policy(policy, name, rows=rows, seed=seed, max_steps=steps, stochastic=stochastic)
+    write_and_open(path, scenes, open)
+    return 0
 
 
-def record_and_open(
-    names: Sequence[str], policies: Sequence[Any], to: Path, is_wanted: bool, rows: int = 4, **options: Any
-) -> int:
-    """Writes a replay of policies and opens it, and returns the exit status.
+def write_and_open(path: Path, scenes: Sequence[Scene], is_wanted: bool, **options: Any) -> None:
+    """Writes a replay, and opens it in the user's browser.
 
     Args:
-        names: of the policies in the replay.
-        policies: who acts.
-        to: the file to write.
+        path: the file to write.
+        scenes: what it shows.
         is_wanted: whether a browser is to open it.
-        rows: the number of environments of each policy.
-        options: of `record_policy`.
+        options: of `replay.write`.
     """
     from gpuvec import replay
-    from gpuvec.replay.recording import record_policy
 
-    scenes = []
-    for name, policy in zip(names, policies, strict=True):
-        with waiting(f"compiling {policy.env}, and recording {rows} of its episodes"):
-            scenes += record_policy(policy, name, rows=rows, **options)
-    path = replay.write(to, scenes)
+    replay.write(path, scenes, **options)
     print_lines(f"wrote      {path}: {len(scenes)} episodes, {path.stat().st_size / 1024:.0f} kB")
     open_page(path, is_wanted)
-    return 0
 
 
 def find_replay(policies: Sequence[str]) -> Path | None:
@@ -117,6 +119,8 @@ def find_replay(policies: Sequence[str]) -> Path | None:
             path /= FAILURE
         elif path.suffix != ".html":
             continue
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}: a file *.html is a saved replay, which `gpuvec watch` writes.")
         if len(policies) > 1:
             raise ValueError(
                 f"a saved replay is shown alone, and {path} is one: name it alone, or name a checkpoint of "
@@ -208,11 +212,20 @@ def demo(
     if list:
         print_lines(*policy_names())
         return 0
-    if policy not in policy_names():
-        raise ValueError(f"there is no demo {policy!r}; those that come with gpuvec are {', '.join(policy_names())}.")
+    if Path(policy).exists() and policy not in policy_names():
+        raise ValueError(f"the demo shows policies that come with gpuvec: `gpuvec watch {policy}` shows {policy}.")
+    policy = complete_policy_name(policy)
     path = to or Path(f"demo-{policy}.html")
     require_writable(path, force or (to is None and is_replay(path)))
-    return record_and_open([policy], [load_demo_policy(policy)], path, open)
+    trained, record = load_demo_policy(policy), read_record(model_card(policy))
+    with waiting(f"compiling {trained.env}, and recording its episodes"):
+        from gpuvec.cli.demo_texts import ROWS, SEED, describe
+        from gpuvec.replay.recording import record_policy
+
+        options = {"rows": ROWS, **record["demo"]}
+        scenes = record_policy(trained, policy, seed=SEED, mark_td_errors=False, **options)
+    write_and_open(path, scenes, open, about=describe(record), autoplay=True)
+    return 0
 
 
 def load_demo_policy(name: str) -> Any:

@@ -7,16 +7,22 @@ Letters: A agents, H rows and W columns of cells.
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.drawing.marks import BLACK, Agents, Circle, Colour, Grid, Mark, Points, Polygon, Polyline
+from gpuvec.drawing.marks import BLACK, ROLE_COLOURS, Agents, Circle, Colour, Grid, Mark, Points, Polygon, Polyline, Text
 from gpuvec.drawing.rasterizer import rasterize
+from gpuvec.drawing.symbols import symbols_of_roles
 
 Point = tuple[float, float]
+
+MAX_TEXT = 200  # characters
+ALIGNMENTS = ("left", "center", "right")
 
 
 class Canvas:
@@ -76,6 +82,30 @@ class Canvas:
         """
         self.marks.append(Circle(self.positions([centre]), self.scale * float(radius), _checked(colour)))
 
+    def text(self, position: Point, text: str, size: float = 14, colour: Colour = BLACK, align: str = "left") -> None:
+        """Writes a line of text.
+
+        Videos and `render()` have ASCII, the degree sign and the middle dot; a replay has all characters of the browser. The
+        fonts of both differ in width, so leave a tenth of room. In a replay a font has at least 9 pixels of the screen.
+
+        Args:
+            position: half way up the text, and at the end or the middle that `align` names, in world coordinates.
+            text: one line of at most 200 characters.
+            size: of the font [pixels].
+            colour: (red, green, blue), each from 0 to 255.
+            align: which part of the text is at the position: "left", "center" or "right".
+
+        Raises:
+            ValueError: several lines, a longer text, a size that is not positive, or another alignment.
+        """
+        if not isinstance(text, str) or len(text) > MAX_TEXT or not text.isprintable():
+            raise ValueError(
+                f"a text is one line of at most {MAX_TEXT} characters, got {reprlib.repr(text)}: call text for each line."
+            )
+        if align not in ALIGNMENTS or not 0.0 < size < math.inf:
+            raise ValueError(f"align is {align!r} and size {size}; they must be one of {', '.join(ALIGNMENTS)}, and above 0.")
+        self.marks.append(Text(self.positions([position]), text, float(size), _checked(colour), align))
+
     def cells(self, values: NDArray[Any], palette: Sequence[Colour]) -> None:
         """Draws a grid of coloured cells, which fills the picture.
 
@@ -105,6 +135,8 @@ class Canvas:
         names: Sequence[str] = ("agent",),
         heading: NDArray[Any] | None = None,
         active: NDArray[Any] | None = None,
+        symbols: Sequence[str] | None = None,
+        colours: Sequence[Colour] | None = None,
     ) -> None:
         """Draws agents with the symbols of their roles. A replay shows their trails, and details of an agent.
 
@@ -118,9 +150,13 @@ class Canvas:
             names: of the roles.
             heading: (A,) [rad], counter-clockwise from the direction of x; None without headings.
             active: (A,) bool; inactive agents are grey. None if all agents are active.
+            symbols: of the roles: "dart", "drop", "bar" and "kite", which show a heading, "square", "disc", "triangle" and
+                "diamond", or "circle", which has exactly the radius. None for symbols that differ from role to role.
+            colours: (red, green, blue) of the roles, each from 0 to 255; None for colours that people with any colour vision
+                can distinguish.
 
         Raises:
-            ValueError: arrays of different lengths, or a role without a name.
+            ValueError: arrays of different lengths, or a role without a name, a symbol or a colour.
         """
         count = len(x)
         roles = np.zeros(count, np.int32) if role is None else np.asarray(role, np.int32)
@@ -131,12 +167,18 @@ class Canvas:
             raise ValueError(
                 f"roles are from {roles.min()} to {roles.max()}, and the names are {tuple(names)}: name each role."
             )
+        if colours is None:
+            colours = [ROLE_COLOURS[k % len(ROLE_COLOURS)] for k in range(len(names))]
+        if len(colours) != len(names):
+            raise ValueError(f"there are {len(colours)} colours and {len(names)} roles: give each role a colour.")
         self.marks.append(
             Agents(
                 self.positions(np.stack([x, y], 1)),
                 max(2.0, self.scale * float(radius)),
                 roles,
                 tuple(names),
+                symbols_of_roles(symbols, len(names), heading is not None),
+                tuple(map(_checked, colours)),
                 None if heading is None else np.asarray(heading, np.float64),
                 None if active is None else np.asarray(active, np.bool_),
             )

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.drawing.symbols import Outline
+
 Colour = tuple[int, int, int]
 Points = NDArray[np.float64]
 """(N, 2): positions in pixels, x to the right and y downwards from the upper left corner."""
@@ -46,6 +48,16 @@ class Circle(NamedTuple):
     colour: Colour
 
 
+class Text(NamedTuple):
+    """A line of text."""
+
+    points: Points  # (1, 2), half way up the text, and at the end or the middle that `align` names
+    text: str
+    size: float  # of the font [pixels]
+    colour: Colour
+    align: str  # "left", "center" or "right"
+
+
 class Grid(NamedTuple):
     """A grid of coloured cells."""
 
@@ -61,8 +73,10 @@ class Agents(NamedTuple):
     radius: float  # of the symbols [pixels]
     role: NDArray[np.int32]  # (A,)
     names: tuple[str, ...]  # of the roles
+    symbols: tuple[Outline, ...]  # of the roles
+    colours: tuple[Colour, ...]  # of the roles
     heading: NDArray[np.float64] | None  # (A,) [rad], counter-clockwise from the direction of x
     active: NDArray[np.bool_] | None  # (A,)
 
 
-Mark = Polygon | Polyline | Circle | Grid | Agents
+Mark = Polygon | Polyline | Circle | Text | Grid | Agents

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.drawing.marks import GREY, ROLE_COLOURS, WHITE, Agents, Circle, Grid, Mark, Points, Polygon, Polyline
-from gpuvec.drawing.symbols import symbol_of_role
-from gpuvec.errors import MissingExtraError
+from gpuvec.drawing.marks import GREY, WHITE, Agents, Circle, Grid, Mark, Points, Polygon, Polyline, Text
+from gpuvec.errors import MissingExtraError, install_command
 
 OVERSAMPLING = 4  # of each axis; pixels of the picture are means
 ANGLES = np.linspace(0.0, 2.0 * np.pi, 64, endpoint=False)
@@ -31,9 +31,7 @@ def rasterize(width: int, height: int, marks: Sequence[Mark]) -> NDArray[np.uint
     try:
         from PIL import Image, ImageDraw
     except ImportError as error:
-        raise MissingExtraError(
-            "Pictures need Pillow, which is not installed. Install the extra: pip install 'gpuvec[render]'."
-        ) from error
+        raise MissingExtraError(f"pictures need Pillow, which is not installed: {install_command('render')}") from error
     image = Image.new("RGB", (width * OVERSAMPLING, height * OVERSAMPLING), WHITE)
     draw = ImageDraw.Draw(image)
     for mark in marks:
@@ -41,6 +39,8 @@ def rasterize(width: int, height: int, marks: Sequence[Mark]) -> NDArray[np.uint
             _paste_cells(image, mark)
         elif isinstance(mark, Agents):
             _draw_agents(draw, mark)
+        elif isinstance(mark, Text):
+            _draw_text(draw, mark)
         else:
             _draw_shape(draw, mark)
     return np.array(image.reduce(OVERSAMPLING), np.uint8)
@@ -64,6 +64,20 @@ def _draw_shape(draw: Any, mark: Polygon | Polyline | Circle) -> None:
         draw.polygon([(x, y) for x, y in corners.tolist()], fill=mark.colour)
 
 
+def _draw_text(draw: Any, mark: Text) -> None:
+    anchor = {"left": "lm", "center": "mm", "right": "rm"}[mark.align]
+    (position,) = _coordinates(mark.points)
+    draw.text(position, mark.text, mark.colour, _load_font(mark.size * OVERSAMPLING), anchor)
+
+
+@lru_cache
+def _load_font(size: float) -> Any:
+    """Returns the font that comes with Pillow."""
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size)
+
+
 def _paste_cells(image: Any, mark: Grid) -> None:
     from PIL import Image
 
@@ -80,6 +94,6 @@ def _draw_agents(draw: Any, mark: Agents) -> None:
     rotation = np.stack([np.stack([cos, -sin], 1), np.stack([-sin, -cos], 1)], 2)  # y is downwards in the picture
     is_drawn = np.isfinite(mark.points.sum(1))
     for k in (k for k in np.lexsort((-mark.role, active)).tolist() if is_drawn[k]):
-        outline = symbol_of_role(int(mark.role[k]), mark.heading is not None) * mark.radius
-        colour = ROLE_COLOURS[mark.role[k] % len(ROLE_COLOURS)] if active[k] else GREY
+        outline = mark.symbols[mark.role[k]] * mark.radius
+        colour = mark.colours[mark.role[k]] if active[k] else GREY
         draw.polygon(_coordinates(mark.points[k] + outline @ rotation[k]), fill=colour)

@@ -5,11 +5,12 @@
 
 The modules::
 
-    ppo, a2c, ddpg    the algorithms, whose common parts are in `on_policy`, `policy` and `learner`
+    ppo, a2c, ddpg    the algorithms, TD3 in `ddpg`, whose common parts are in `on_policy`, `policy` and `learner`
     training          makes environments and learner, and trains
     iterations        the loop of a training, and its reports
     policy_configs    the policies of a training, as its caller describes them
     algorithms        the registry of algorithms
+    own_loss          losses and metrics of users
     config            settings, and those tuned for an environment
     networks          policies and value functions
     sampling          sampling of actions

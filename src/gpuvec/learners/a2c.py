@@ -65,5 +65,4 @@ class A2C(OnPolicy):
         """Takes one step along the policy gradient of the rollout, and writes `update_metrics`."""
         loss, metrics = self.loss(self.network, self.buffer.samples(), self.args, self.ent_coef)
         metrics = yield from self.differentiate(loss, metrics, self.buffer.mask)
-        self.metrics[-len(self.update_metrics) :] = torch.cat([metrics, self.optimize().view(1)])
-        yield from self.finish_update()
+        yield from self.finish_update(torch.cat([metrics, self.optimize().view(1)]))

@@ -1,7 +1,7 @@
-"""Deep deterministic policy gradient.
+"""Deep deterministic policy gradient (DDPG), and TD3.
 
-Lillicrap, Hunt, Pritzel, Heess, Erez, Tassa, Silver and Wierstra, 2016, arXiv:1509.02971. With `critics=2`, `policy_delay=2`
-and `target_sigma=0.2` it is TD3 (Fujimoto, van Hoof and Meger, 2018, arXiv:1802.09477).
+Lillicrap, Hunt, Pritzel, Heess, Erez, Tassa, Silver and Wierstra, 2016, arXiv:1509.02971. TD3 (Fujimoto, van Hoof and Meger,
+2018, arXiv:1802.09477) has two critics, delayed updates of the policy and smoothed targets; its settings are `TD3Args`.
 
 Two stages follow a rollout of the policy with noise:
 
@@ -24,10 +24,10 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.algorithms import ALL, algorithm_name
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions
-from gpuvec.learners.config.ddpg_config import DDPGArgs
+from gpuvec.learners.config.ddpg_config import DDPGArgs, TD3Args
 from gpuvec.learners.cuda_graphs.guard import LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
@@ -47,7 +47,7 @@ from gpuvec.learners.shards.pooling import Pooling, pooled_mean, pooled_sum, poo
 from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.training import Result, train
 
-__all__ = ["DDPG", "DDPGArgs", "Result", "train"]
+__all__ = ["DDPG", "DDPGArgs", "Result", "TD3Args", "train"]
 
 TARGET_NOISE_CLIP = 2.5  # standard deviations, as in the TD3 paper: 0.5 for a sigma of 0.2
 
@@ -118,14 +118,15 @@ class DDPG(Policy):
             TypeError, ValueError: a body that does not fit, a space of another kind, or an environment with observations of a
                 critic.
         """
+        name = algorithm_name(args)
         if critic_space is not None:
             raise ValueError(
-                "the environment has critic_observation, which ddpg does not use, since its critics take the observation of an "
-                "agent and its action: use PPO or A2C, or an environment without it."
+                f"the environment has critic_observation, which {name} does not use, since its critics take the observation of "
+                "an agent and its action: use PPO or A2C, or an environment without it."
             )
         if len(observation_space.shape or ()) != 1:
             raise ValueError(
-                f"the observation space is {observation_space}; ddpg takes observations of shape (D,): use PPO or A2C."
+                f"the observation space is {observation_space}; {name} takes observations of shape (D,): use PPO or A2C."
             )
         spaces = observation_space, action_space
         features, components = features_of(observation_space), require_bounded_box(action_space).shape[0]

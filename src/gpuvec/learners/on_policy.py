@@ -13,7 +13,7 @@ Letters: T steps, R rows, D observation features, K action components.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -34,6 +34,7 @@ from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.default_body import default_body
 from gpuvec.learners.networks.mlp import seeded_weights
+from gpuvec.learners.own_loss import StandardLoss, flat_samples, probe_loss, probe_metrics, with_own_loss
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import ActionSample
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
@@ -58,7 +59,7 @@ class OnPolicy(Policy):
         args: the settings, resolved.
         context: spaces, rollout and role of the policy.
         network: the policy and the value function; it is moved to the device.
-        loss: `loss(network, samples, args, ent_coef)` returns the loss, (), and its metrics.
+        loss: `loss(network, samples, args, ent_coef)` returns the loss, (), and its metrics, (N,).
 
     Raises:
         OutOfMemoryError: the buffer of a rollout does not fit into the memory that is free.
@@ -67,15 +68,14 @@ class OnPolicy(Policy):
     args: OnPolicyArgs
     network: ActorCritic
     update_metrics: tuple[str, ...] = ()
-    """Names of the metrics that `improve` writes."""
+    """Names of the metrics that `improve` passes to `finish_update`: those of the loss, and then the norm of the gradient.
+
+    Of an object they contain those of the user's loss, before the norm, and of `metrics=`, after it.
+    """
     shared_attributes = ("network", "parameters", "optimizer", "learning_rate", "ent_coef")
     shared_state = ("network", "optimizer")
 
-    def __init__(
-        self, args: OnPolicyArgs, context: PolicyContext, network: ActorCritic, loss: Callable[..., tuple[Tensor, Tensor]]
-    ) -> None:
-        self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
-        self.metric_names = ROLLOUT_METRICS + self.update_metrics
+    def __init__(self, args: OnPolicyArgs, context: PolicyContext, network: ActorCritic, loss: StandardLoss) -> None:
         super().__init__(args, context)
         device, R = args.device, context.rows.reward.shape[1]
         self.network = network.to(device)
@@ -84,6 +84,7 @@ class OnPolicy(Policy):
         self.ent_coef = torch.tensor(args.ent_coef, device=device)
         self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=ADAM_EPS)
         self.buffer, self.final_value = self._allocate_buffer()
+        self._set_loss_and_metrics(context, loss)
         self.max_truncations = context.max_truncations
         # Whether the network computes V with the policy, in each step of a rollout.
         self.value_with_policy = hasattr(self.network.body, "both") and not self.network.has_critic_obs
@@ -97,6 +98,21 @@ class OnPolicy(Policy):
         checks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
         self.guard = Guard({"act": (ALLOWED,), **checks} if self.has_action_mask else checks, LEARNED, device)
         self.stages = (self.estimate, self.improve)
+
+    def _set_loss_and_metrics(self, context: PolicyContext, loss: StandardLoss) -> None:
+        """Sets the loss of a minibatch and the names of all metrics, with those of the user."""
+        samples = self.buffer.samples()
+        of_loss: tuple[str, ...] = ()
+        self.own_metrics = dict(context.metrics or {})
+        taken = ROLLOUT_METRICS + self.update_metrics
+        if context.loss is not None:
+            of_loss = probe_loss(context.loss, self.network, samples, self.args, taken)
+            loss = with_own_loss(loss, context.loss, of_loss)
+        probe_metrics(self.own_metrics, self.network, samples, taken + of_loss)
+        self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if self.args.compile else loss
+        self.update_metrics = (*self.update_metrics[:-1], *of_loss, *self.update_metrics[-1:], *self.own_metrics)
+        self.metric_names = ROLLOUT_METRICS + self.update_metrics
+        self.metrics = torch.zeros(len(self.metric_names), dtype=torch.float64, device=self.args.device)
 
     @staticmethod
     def make_network(
@@ -251,7 +267,8 @@ class OnPolicy(Policy):
         Returns:
             The metrics over the samples of all shards, (N,).
         """
-        gradient = torch.autograd.grad(loss, list(self.parameters.values()))
+        # A loss of a user may leave out a part of the network.
+        gradient = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
         *pooled_gradient, metrics = yield from pooled_mean(self.shard, [*gradient, metrics], mask)
         for p, g in zip(self.parameters.values(), pooled_gradient, strict=True):
             p.grad = g
@@ -266,8 +283,19 @@ class OnPolicy(Policy):
             return torch.zeros((), device=self.args.device)
         return self.optimizer.step(self.args.max_grad_norm)
 
-    def finish_update(self) -> Pooling[None]:
-        """Updates the normaliser, and checks that metrics and parameters are finite; called at the end of `improve`."""
+    def finish_update(self, means: Tensor) -> Pooling[None]:
+        """Writes metrics, updates the normaliser, and checks that metrics and parameters are finite, at the end of `improve`.
+
+        Args:
+            means: (N,): means over the minibatches of the metrics of the loss, and of the norm of the gradient.
+        """
+        update_metrics = self.metrics[len(ROLLOUT_METRICS) :]
+        update_metrics[: len(means)] = means
+        if self.own_metrics:
+            with torch.no_grad():
+                samples = flat_samples(self.buffer.samples())
+                values = [compute(self.network, samples).double() for compute in self.own_metrics.values()]
+            update_metrics[len(means) :] = torch.stack((yield from pooled_mean(self.shard, values, self.buffer.mask)))
         # The normaliser does not change during an update, whose probability ratios compare policies at equal observations.
         buffer = self.buffer
         if self.network.normalizer is not None:

@@ -19,6 +19,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.evaluation.players import Draws, Player, policy
+from gpuvec.learners.own_loss import Loss, Metrics
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 from gpuvec.learners.shards.process_group import Processes
@@ -39,6 +40,8 @@ class PolicyContext(NamedTuple):
     role: str = ALL  # the random numbers of the policy depend on it
     critic_space: gym.Space[Any] | None = None  # of the critic's observation of one agent; None if there is none
     shard: Shard = Shard()  # the part of the training's environments to which the rows belong
+    loss: Loss | None = None  # of the user, see `own_loss`
+    metrics: Metrics | None = None  # of the user, see `own_loss`
 
 
 class Policy:

@@ -9,7 +9,6 @@ Letters: T steps, R rows, M minibatches of an epoch, B samples of a minibatch, D
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.own_loss import StandardLoss
 from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.shards.pooling import Pooling, pooled_var_means, pooling_stage
 from gpuvec.learners.training import Result, train
@@ -113,9 +113,7 @@ class PPO(OnPolicy):
     args: PPOArgs
     update_metrics = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 
-    def __init__(
-        self, args: PPOArgs, context: PolicyContext, network: ActorCritic, loss: Callable[..., tuple[Tensor, Tensor]] = ppo_loss
-    ) -> None:
+    def __init__(self, args: PPOArgs, context: PolicyContext, network: ActorCritic, loss: StandardLoss = ppo_loss) -> None:
         super().__init__(args, context, network, loss)
         self._order: SampleOrder | None = None
         if torch.device(args.device).type == "cuda":
@@ -140,8 +138,7 @@ class PPO(OnPolicy):
                 metrics.append(loss_metrics)
                 norms.append(self.optimize())
         means = torch.cat([torch.stack(metrics), torch.stack(norms).unsqueeze(1)], 1).mean(0, dtype=self.metrics.dtype)
-        self.metrics[-len(self.update_metrics) :] = means
-        yield from self.finish_update()
+        yield from self.finish_update(means)
 
     def _advantage_moments(self, samples: Samples) -> Pooling[list[tuple[Tensor, Tensor]]]:
         """Returns variance and mean, () each, of the advantages of each minibatch of all shards; `samples` are (M, B)."""

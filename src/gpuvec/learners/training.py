@@ -15,13 +15,16 @@ from gpuvec.learners.cuda_graphs.settings import ordinary_tensors, torch_setting
 from gpuvec.learners.environments import TrainingEnv, make_env
 from gpuvec.learners.iterations import Ending, Iterations, OnIteration
 from gpuvec.learners.learner import Learner, Opponent
+from gpuvec.learners.own_loss import Metrics
 from gpuvec.learners.policy_configs import (
     Bodies,
+    Losses,
     PolicyConfig,
     PolicyConfigs,
     policy_factories,
     resolve_configs,
     shared_settings,
+    with_network_names,
 )
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY
 from gpuvec.learners.runs.run_recorder import record_run
@@ -73,6 +76,8 @@ def train(
     opponent: Opponent | None = None,
     run_folder: Path | str | None = None,
     checkpoint_every: int = CHECKPOINT_EVERY,
+    loss: Losses = None,
+    metrics: Metrics | None = None,
 ) -> Result:
     """Trains until `args.total_steps`, until an evaluation reaches `args.target_return`, or until `on_iteration` returns True.
 
@@ -90,7 +95,7 @@ def train(
             processes the first one decides, at the next iteration of which `exact_at` is true.
         checkpoint: the state to continue from, of the same environment, algorithms and networks; other settings may differ.
         body: makes the network, see `networks.actor_critic` and, for DDPG, `networks.deterministic`; or {role: body}.
-        on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when a wait begins, and with "" when it ends.
+        on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when a wait begins, and "" when it ends.
         exact_at: called with k after iteration k was launched; returns whether `on_iteration` must get the learner in the state
             after it, and not one iteration ahead of the metrics. By default always if there is an `on_iteration`.
         shards: the number of parts of the environments that are computed by themselves. The results are equal bit for bit for
@@ -101,19 +106,19 @@ def train(
         run_folder: the folder to write, as `gpuvec train` does; None for none. A run in it continues, with the same settings,
             from its own newest checkpoint, and from `checkpoint` only while it has none.
         checkpoint_every: iterations between two checkpoints in it. SIGINT or SIGTERM ends the training after one more.
+        loss, metrics: of the user, or {role: loss} and {name: metric}, see `own_loss`; they use no fused kernels.
 
     Raises:
-        ValueError, TypeError, DeviceError, StateError, RuntimeError: settings, a body, a device, a checkpoint or torch's mode.
+        ValueError, TypeError, DeviceError, StateError, RuntimeError: settings, a body, a loss, a device, a checkpoint, a mode.
         ProcessesError, LostProcessError: processes that do not fit together, or that ended.
         OutOfMemoryError: the environment, or what the learner stores, does not fit into the memory that is free.
         NonFiniteError: a number in an iteration is not finite; `on_iteration` is not called for it.
     """
-    configs = args if isinstance(args, Mapping) else {ALL: args}
-    sharding = Sharding(shards, deterministic_shards, sync)
+    configs, sharding = args if isinstance(args, Mapping) else {ALL: args}, Sharding(shards, deterministic_shards, sync)
     setting = shared_settings(configs).device
     with join_processes(setting) as joined:
-        resolved = resolve_configs(configs, process_device(setting))
-        training = _Training(resolved, body, opponent, on_phase, sharding, joined)
+        resolved = with_network_names(resolve_configs(configs, process_device(setting)), body)
+        training = _Training(resolved, body, opponent, on_phase, sharding, joined, loss, metrics)
         if run_folder is None:
             return training.run(on_iteration, exact_at, checkpoint)
         return training.run_in_folder(Path(run_folder), checkpoint_every, on_iteration, exact_at, checkpoint)
@@ -128,16 +133,20 @@ class _Training(NamedTuple):
     on_phase: OnPhase | None
     sharding: Sharding
     processes: Processes
+    loss: Losses
+    metrics: Metrics | None
 
     def run(self, on_iteration: OnIteration | None, exact_at: ExactAt | None, checkpoint: Mapping[str, Any] | None) -> Result:
         """Trains, as `train` says."""
-        configs, body, opponent, on_phase, sharding, joined = self
+        configs, body, opponent, on_phase, sharding, joined, loss, metrics = self
         processes, num_shards = divide(configs, sharding, 0 if checkpoint is None else checkpoint["iteration"], joined)
         shared = shared_settings(configs)
         with ExitStack() as stack:
             stack.enter_context(torch_settings(shared.device, shared.threads))
             with phase(on_phase, f"compiling {shared.env}"):
-                learner = stack.enter_context(open_learner(configs, body, num_shards, processes, sharding.sync, opponent))
+                learner = stack.enter_context(
+                    open_learner(configs, body, num_shards, processes, sharding.sync, opponent, loss, metrics)
+                )
                 if checkpoint is not None:
                     learner.load_state_dict(checkpoint)
                 iterations = stack.enter_context(closing(Iterations(shared, learner, on_iteration, exact_at, processes)))
@@ -153,7 +162,7 @@ class _Training(NamedTuple):
         checkpoint: Mapping[str, Any] | None,
     ) -> Result:
         """Trains, and writes the run folder."""
-        objects = {"body": self.body, "opponent": self.opponent}
+        objects = {"opponent": self.opponent, "loss": self.loss, "metrics": self.metrics or None}
         with record_run(
             path, self.configs, objects, checkpoint, checkpoint_every, self.sharding, self.processes
         ) as (recorder, begun):  # fmt: skip
@@ -213,6 +222,8 @@ def open_learner(
     processes: Processes | None = None,
     sync: Sync = "gradient",
     opponent: Opponent | None = None,
+    loss: Losses = None,
+    metrics: Metrics | None = None,
 ) -> Iterator[Learner]:
     """Makes the environments of the shards of this process, and the learner that `train` iterates.
 
@@ -223,7 +234,7 @@ def open_learner(
         body: as in `train`.
         num_shards: the number of shards of all processes.
         processes: the processes of the training; None for this one alone.
-        sync, opponent: as in `train`.
+        sync, opponent, loss, metrics: as in `train`.
 
     Yields:
         The learner.
@@ -241,7 +252,7 @@ def open_learner(
             stack.enter_context(closing(make_training_env(args, (args.num_envs or 1) // num_shards)))
             for _ in range(num_shards // processes.size)
         ]
-        factories = policy_factories(configs, envs[0], body)
+        factories = policy_factories(configs, envs[0], body, loss, metrics)
         if num_shards == 1:
             learner = Learner(args, envs[0], factories, opponent=opponent)
         elif sync == "iteration":

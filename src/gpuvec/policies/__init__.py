@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent
 SUFFIX = ".safetensors"
+RECORD = "<!-- record: ", " -->"  # around the JSON of a model card
 
 
 def policy_names() -> tuple[str, ...]:
@@ -43,3 +46,19 @@ def model_card(name: str) -> str:
         FileNotFoundError: there is no such policy; the message lists those that exist.
     """
     return policy_path(name).with_suffix(".md").read_text()
+
+
+def read_record(card: str) -> dict[str, Any]:
+    """Returns the record of a model card: what `tools/policy_card.py` describes, as it is stored in JSON.
+
+    Args:
+        card: the text of the card.
+
+    Raises:
+        ValueError: the card has no record.
+    """
+    for line in card.splitlines():
+        if line.startswith(RECORD[0]) and line.endswith(RECORD[1]):
+            record: dict[str, Any] = json.loads(line.removeprefix(RECORD[0]).removesuffix(RECORD[1]))
+            return record
+    raise ValueError("the card has no record: write it again with `python tools/train_policies.py train NAME`.")

@@ -1,9 +1,10 @@
-"""Replays: HTML files that play recorded episodes in a browser, without a network and without Python."""
+"""Replays: HTML files that play recorded episodes in a browser, without a network and without Python; and videos."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import gpuvec
 from gpuvec.episode import Episode
@@ -11,16 +12,25 @@ from gpuvec.errors import ReplayError
 from gpuvec.replay.document import FORMAT, VERSION, Replay, TrackWriter, read_replay, write_replay
 from gpuvec.replay.notebook import DEFAULT_HEIGHT, InlineReplay
 from gpuvec.replay.scene import Details, Event, Scene, encode_scene
+from gpuvec.replay.video import encode_video
 
-__all__ = ["Details", "Event", "InlineReplay", "Replay", "Scene", "make", "read_replay", "show", "write"]
+__all__ = ["Details", "Event", "InlineReplay", "Replay", "Scene", "encode_video", "make", "read_replay", "show", "write"]
 
 
-def make(scenes: Iterable[Episode | Scene], start_frame: int = 0) -> Replay:
+def make(
+    scenes: Iterable[Episode | Scene],
+    start_frame: int = 0,
+    *,
+    about: Sequence[tuple[str, str]] = (),
+    autoplay: bool = False,
+) -> Replay:
     """Returns a replay of episodes or scenes, which a player shows side by side.
 
     Args:
         scenes: episodes, as `gpuvec.fetch_episode` returns them, or scenes, which can have titles, details and events.
         start_frame: the frame that a player shows first.
+        about: (title, text) of paragraphs that a player shows beside the scenes.
+        autoplay: whether a player plays at once and repeats, unless the reader prefers less motion.
 
     Raises:
         ReplayError: there are none, or an episode cannot be shown.
@@ -29,23 +39,39 @@ def make(scenes: Iterable[Episode | Scene], start_frame: int = 0) -> Replay:
     encoded = [encode_scene(scene if isinstance(scene, Scene) else Scene(scene), tracks) for scene in scenes]
     if not encoded:
         raise ReplayError("a replay shows at least one episode, and none was given.")
-    header = {"format": FORMAT, "version": VERSION, "generator": f"gpuvec {gpuvec.__version__}", "scenes": encoded}
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "generator": f"gpuvec {gpuvec.__version__}",
+        "scenes": encoded,
+    }
     if start_frame:
         header["start_frame"] = start_frame
+    if about:
+        header["about"] = [[title, text] for title, text in about]
+    if autoplay:
+        header["autoplay"] = True
     return Replay(header, tracks.data)
 
 
-def write(path: str | Path, scenes: Iterable[Episode | Scene]) -> Path:
+def write(
+    path: str | Path,
+    scenes: Iterable[Episode | Scene],
+    *,
+    about: Sequence[tuple[str, str]] = (),
+    autoplay: bool = False,
+) -> Path:
     """Writes a replay of episodes or scenes to an HTML file, and returns its path. An existing file is replaced.
 
     Args:
         path: of the file.
         scenes: episodes, as `gpuvec.fetch_episode` returns them, or scenes.
+        about, autoplay: as those of `make`.
 
     Raises:
         ReplayError: there are none, or an episode cannot be shown.
     """
-    return write_replay(path, make(scenes))
+    return write_replay(path, make(scenes, about=about, autoplay=autoplay))
 
 
 def show(scenes: Episode | Scene | Iterable[Episode | Scene], height: int = DEFAULT_HEIGHT) -> InlineReplay:

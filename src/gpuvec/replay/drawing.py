@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.drawing.canvas import Canvas
-from gpuvec.drawing.marks import ROLE_COLOURS, Agents, Circle, Colour, Grid, Mark, Polygon, Polyline
-from gpuvec.drawing.symbols import symbol_of_role
+from gpuvec.drawing.marks import Agents, Circle, Colour, Grid, Mark, Polygon, Polyline, Text
 from gpuvec.errors import ReplayError
 from gpuvec.replay.document import TrackWriter
 
@@ -77,6 +76,8 @@ def _describe(mark: Mark) -> dict[str, Any]:
         return {"kind": "line", "points": len(mark.points), "width": mark.width}
     if isinstance(mark, Circle):
         return {"kind": "circle"}
+    if isinstance(mark, Text):
+        return {"kind": "text", "points": 1, "size": mark.size, "align": mark.align}
     if isinstance(mark, Grid):
         return {"kind": "cells", "box": list(mark.box)}
     return {"kind": "agents"}
@@ -99,6 +100,8 @@ def _layout_key(mark: Mark) -> tuple[Any, ...]:
         return Grid, mark.values.shape, mark.palette, mark.box
     if isinstance(mark, Polyline):
         return Polyline, len(mark.points), mark.width
+    if isinstance(mark, Text):
+        return Text, mark.size, mark.align
     return type(mark), len(mark.points)
 
 
@@ -122,6 +125,10 @@ def _encode_layout(frames: Sequence[Sequence[Mark]], palette: _Palette, tracks: 
         if isinstance(mark, Grid):
             values = np.stack([frame[k].values for frame in frames])  # type: ignore[union-attr]  # kinds are equal
             marks[k] |= {"values": tracks.add(values), "palette": [palette.number(colour) for colour in mark.palette]}
+        elif isinstance(mark, Text):
+            numbers: dict[str, int] = {}
+            texts = [numbers.setdefault(frame[k].text, len(numbers)) for frame in frames]  # type: ignore[union-attr]  # as above
+            marks[k] |= {"texts": list(numbers), "text": tracks.add(_constant_once(np.array(texts, np.int32)))}
     coordinates = np.array([[x for mark in frame for x in _coordinates(mark)] for frame in frames], np.float32)
     colours = np.array(
         [[palette.number(mark.colour) for mark in frame if not isinstance(mark, Grid | Agents)] for frame in frames]
@@ -155,9 +162,10 @@ def _encode_agents(canvases: Sequence[Canvas], tracks: TrackWriter) -> dict[str,
     active = None if first.active is None else np.stack([_or_zeros(mark.active, mark.role) > 0 for mark in frames])
     return {
         "names": list(first.names),
-        "symbols": [symbol_of_role(k, has_heading).round(3).tolist() for k in range(len(first.names))],
-        "colours": [colour_name(ROLE_COLOURS[k % len(ROLE_COLOURS)]) for k in range(len(first.names))],
+        "symbols": [symbol.round(3).tolist() for symbol in first.symbols],
+        "colours": [colour_name(colour) for colour in first.colours],
         "radius": first.radius,
+        "radii": tracks.add(_constant_once(np.array([mark.radius for mark in frames], np.float32)), PIXEL_STEP),
         "role": tracks.add(_constant_once(np.stack([mark.role for mark in frames]))),
         "x": tracks.add(points[..., 0].astype(np.float32), AGENT_STEP),
         "y": tracks.add(points[..., 1].astype(np.float32), AGENT_STEP),

@@ -20,7 +20,7 @@ from typing import Any
 BOOT = ("loading", "boot")
 MODULES = (
     "dom", "tracks", "theme", "scene", "clock", "marks", "agents", "sprites", "points", "chart", "timeline", "inspector",
-    "sceneview", "player", "main",
+    "sceneview", "layout", "player", "main",
 )  # fmt: skip
 """Each imports from those before it, and from `BOOT`, alone."""
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.js";\n', re.MULTILINE)

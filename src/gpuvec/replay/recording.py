@@ -6,7 +6,7 @@ Letters: E envs, A agents, T steps, n agents with details, D features, N probabi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
@@ -40,6 +40,9 @@ def record_policy(
     seed: int = 0,
     max_steps: int | None = None,
     stochastic: bool = False,
+    params: Mapping[str, Any] | None = None,
+    keep_longest: int | None = None,
+    mark_td_errors: bool = True,
 ) -> list[Scene]:
     """Plays an episode in each of some environments, and returns them as scenes with details.
 
@@ -53,18 +56,23 @@ def record_policy(
         seed: of the environments.
         max_steps: the number of steps after which a recording is complete; None for whole episodes.
         stochastic: draw actions from the policy instead of taking the most probable ones.
+        params: of the environment, those that are not the policy's own; None for none.
+        keep_longest: how many episodes are returned, the longest ones in the order of their rows; None for all.
+        mark_td_errors: whether the largest error of the value function of each episode is an event.
     """
-    options: dict[str, Any] = {"device": str(policy.device), "output": policy.output, **policy.params}
+    options: dict[str, Any] = {"device": str(policy.device), "output": policy.output, **policy.params, **(params or {})}
     envs: Any = gym.make_vec(policy.env, rows, **options)
     try:
         recorder = _Recorder(policy, envs, stochastic, max_steps or TYPICAL_STEPS)
         episodes = fetch_episode(envs, recorder, rows=range(rows), seed=seed, max_steps=max_steps)
     finally:
         envs.close()
+    longest = sorted(episodes, key=lambda episode: -len(episode.rewards))[:keep_longest]  # the first ones of equally long ones
     scenes = []
-    for row, episode in enumerate(episodes):
-        details = recorder.details(row, episode)
-        scenes.append(Scene(episode, policy=title, details=details, events=_largest_td_error(details)))
+    for episode in sorted(longest, key=lambda episode: episode.row):
+        details = recorder.details(episode.row, episode)
+        events = _largest_td_error(details) if mark_td_errors else []
+        scenes.append(Scene(episode, policy=title, details=details, events=events))
     return scenes
 
 
@@ -138,16 +146,9 @@ class _Recorder:
         """The action space of the agents with details."""
         return self._policy.spaces[self._only_role or self._policy.roles[0]].action
 
-    def _action_sizes(self) -> list[int]:
-        """Returns the number of choices of each component of an action; [] if it is continuous."""
-        space = self._action_space
-        if isinstance(space, gym.spaces.Discrete):
-            return [int(space.n)]
-        return space.nvec.tolist() if isinstance(space, gym.spaces.MultiDiscrete) else []
-
     def _action_names(self, episode: Episode) -> Sequence[str]:
         """Returns the names of all choices of an action, or of its components if it is continuous."""
-        sizes = self._action_sizes()
+        sizes = action_sizes(self._action_space)
         if self._only_role is not None:  # An environment declares the names of one space.
             return name_choices(sizes)
         num_components = math.prod(self._action_space.shape or ())
@@ -187,7 +188,7 @@ class _Recorder:
         return Details(
             self.agents,
             action=actions.reshape(steps, len(self.agents), -1),
-            action_sizes=self._action_sizes(),
+            action_sizes=action_sizes(self._action_space),
             action_names=self._action_names(episode),
             observation=observation[..., :MAX_FEATURES],
             features=() if self._only_role else declared_names(episode, "feature_names", num_features)[:MAX_FEATURES],
@@ -225,6 +226,17 @@ def declared_names(episode: Episode, field: str, count: int) -> Sequence[str]:
         first = ", ".join(names[:8])
         raise ReplayError(f"{field} of {episode.name} has {len(names)} names, and there must be {count}: {first}.")
     return names
+
+
+def action_sizes(space: gym.Space[Any]) -> list[int]:
+    """Returns the number of choices of each component of an action; [] if it is continuous.
+
+    Args:
+        space: of the actions of an agent.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return [int(space.n)]
+    return [int(n) for n in space.nvec] if isinstance(space, gym.spaces.MultiDiscrete) else []
 
 
 def name_choices(sizes: Sequence[int]) -> list[str]:

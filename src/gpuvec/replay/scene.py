@@ -6,11 +6,13 @@ Letters: T steps, A agents, K action components, n agents with details.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import describe_value
 from gpuvec.drawing.canvas import Canvas
 from gpuvec.episode import Episode
 from gpuvec.errors import ReplayError
@@ -18,7 +20,7 @@ from gpuvec.replay.document import TrackWriter
 from gpuvec.replay.drawing import encode_drawing
 from gpuvec.replay.quantization import encode_curve, encode_observation, encode_rewards
 from gpuvec.spec import MultiAgentEnv
-from gpuvec.vector.rendering import draw_state
+from gpuvec.vector.rendering import draw_state, host_state
 
 MAX_CURVES = 64  # elements of a field of the state that are shown as curves, if there are no pictures
 MAX_NAMED_AGENTS = 4  # in the text of an event
@@ -131,7 +133,8 @@ def draw_frames(episode: Episode) -> list[Canvas]:
     """
     pictures = []
     for t in range(len(episode.rewards) + 1):
-        picture = draw_state(episode.env, {name: values[t] for name, values in episode.states.items()}, episode.params)
+        fields = {name: values[t] for name, values in episode.states.items()}
+        picture = draw_state(episode.env, fields, episode.params, None if t == 0 else _action_of(episode, t - 1))
         if not isinstance(picture, Canvas):
             raise ReplayError(
                 f"`draw` of the environment returns {type(picture).__name__}, and a replay shows the marks of a Canvas: return "
@@ -141,10 +144,28 @@ def draw_frames(episode: Episode) -> list[Canvas]:
     return pictures
 
 
+def _action_of(episode: Episode, t: int) -> Any:
+    """Returns the action of a step, as functions `draw` are given it."""
+    if isinstance(episode.actions, Mapping):
+        return {role: actions[t] for role, actions in episode.actions.items()}
+    return np.asarray(episode.actions)[t][()]
+
+
 def episode_events(episode: Episode) -> list[Event]:
-    """Returns the events that any episode has: agents that leave and join, the first number that is not finite, and the end."""
-    num_steps, events = len(episode.rewards), []
-    for t, agents in _changes_of_activity(episode):
+    """Returns the events that an episode has by itself.
+
+    They are those that the environment declares, agents that became inactive and have no part in one of these, the first number
+    that is not finite, and the end.
+
+    Raises:
+        ReplayError: what `events` of the environment returns are no events.
+    """
+    num_steps, events = len(episode.rewards), _declared_events(episode)
+    named = {(event.frame, agent) for event in events for agent in event.agents}
+    for t, inactive in _changes_of_activity(episode):
+        agents = [agent for agent in inactive if (t, agent) not in named]
+        if not agents:
+            continue
         rest = len(agents) - MAX_NAMED_AGENTS
         text = ", ".join(map(str, agents[:MAX_NAMED_AGENTS])) + (f" and {rest} more" if rest > 0 else "")
         events.append(Event(t, "exit", f"inactive: {text}", agents))
@@ -152,8 +173,37 @@ def episode_events(episode: Episode) -> list[Event]:
         if values.dtype.kind == "f" and not (is_finite := np.isfinite(values.reshape(len(values), -1)).all(1)).all():
             events.append(Event(int(np.argmin(is_finite)), "not_finite", f"{name} is not finite"))
             break
-    reason = "terminated" if episode.terminated else "truncated" if episode.truncated else "recording ends"
+    reason = "terminated" if episode.terminated else "truncated at the time limit" if episode.truncated else "recording ends"
     events.append(Event(num_steps, "end", reason))
+    return events
+
+
+def _declared_events(episode: Episode) -> list[Event]:
+    """Returns the events by the function `events` of the environment.
+
+    Raises:
+        ReplayError: it returns something else.
+    """
+    env, events = episode.env, list[Event]()
+    if env.events is None:
+        return events
+    fields = [{name: values[t] for name, values in episode.states.items()} for t in range(len(episode.rewards) + 1)]
+    states = [host_state(env, values) for values in fields]
+    num_agents = episode.rewards.shape[1] if episode.rewards.ndim > 1 else 1
+    for t, (before, s) in enumerate(pairwise(states), 1):
+        returned = env.events(before, s, episode.params)
+        try:
+            step_events = [Event(t, str(kind), str(text), [int(i) for i in agents]) for kind, text, agents in returned]
+            is_valid = all(0 <= i < num_agents for event in step_events for i in event.agents)
+        except (TypeError, ValueError):
+            is_valid = False
+        if not is_valid:
+            raise ReplayError(
+                f"`events` of {episode.name} returned {describe_value(returned)} for step {t}; it returns a list of tuples of "
+                f"the kind, the text and the indices of agents, below {num_agents}, such as "
+                "[('tag', 'tagger 2 catches runner 7', (2, 7))], and [] if nothing happened."
+            )
+        events += step_events
     return events
 
 

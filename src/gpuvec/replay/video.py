@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.episode import Episode
-from gpuvec.errors import MissingExtraError, ReplayError
+from gpuvec.errors import MissingExtraError, ReplayError, install_command
 from gpuvec.replay.scene import draw_frames
 
 GAP = 8  # pixels between the pictures of two episodes
@@ -55,39 +56,53 @@ def _side_by_side(pictures: Sequence[Frame]) -> Frame:
     return frame
 
 
-def encode_video(frames: Iterable[Frame], suffix: str, fps: float) -> bytes:
-    """Returns a video file.
+def require_encoder(suffix: str) -> None:
+    """Checks that the packages are installed that draw and encode videos.
 
     Args:
-        frames: (H, W, 3) uint8 each, of one size with even H and W.
         suffix: ".mp4" or ".gif".
-        fps: pictures per second; a GIF has at most 50.
 
     Raises:
         MissingExtraError: a package is missing.
-        ReplayError: ffmpeg failed.
     """
-    return _encode_gif(frames, fps) if suffix == ".gif" else _encode_mp4(frames, fps)
+    packages = {"PIL": "Pillow"} | ({"imageio_ffmpeg": "imageio-ffmpeg"} if suffix == ".mp4" else {})
+    for module, package in packages.items():
+        if find_spec(module) is None:
+            remedy = f"{install_command('video' if suffix == '.mp4' else 'render')}"
+            raise MissingExtraError(f"{suffix[1:].upper()} needs {package}, which is not installed: {remedy}.")
 
 
-def _encode_gif(frames: Iterable[Frame], fps: float) -> bytes:
+def encode_video(episodes: Sequence[Episode], suffix: str, fps: float | None = None) -> bytes:
+    """Returns a video file of episodes side by side; a shorter episode stays at its end.
+
+    Args:
+        episodes: what is shown, at least one.
+        suffix: ".mp4" or ".gif".
+        fps: pictures per second; None for the first environment's own speed. A GIF has at most 50.
+
+    Raises:
+        MissingExtraError: a package is missing.
+        ReplayError: an environment draws no pictures, or pixels instead of a `Canvas`, or ffmpeg failed.
+    """
+    require_encoder(suffix)
+    encode = _encode_gif if suffix == ".gif" else _encode_mp4
+    return encode(video_frames(episodes), fps or episodes[0].env.render_fps)
+
+
+def _encode_gif(frames: Iterator[Frame], fps: float) -> bytes:
     from PIL import Image  # the frames were drawn with it
 
-    first, *others = (Image.fromarray(frame) for frame in frames)
+    pictures = (Image.fromarray(frame) for frame in frames)
+    first = next(pictures)
     file = BytesIO()
     duration = 1000.0 / min(fps, MAX_GIF_FPS)
-    first.save(file, "GIF", save_all=True, append_images=others, duration=duration, loop=0, optimize=True)
+    first.save(file, "GIF", save_all=True, append_images=pictures, duration=duration, loop=0, optimize=True)
     return file.getvalue()
 
 
-def _encode_mp4(frames: Iterable[Frame], fps: float) -> bytes:
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise MissingExtraError(
-            "MP4 needs imageio-ffmpeg, which is not installed. Install the extra, pip install 'gpuvec[video]', or write a .gif."
-        ) from error
-    frames = iter(frames)
+def _encode_mp4(frames: Iterator[Frame], fps: float) -> bytes:
+    import imageio_ffmpeg
+
     first = next(frames)
     height, width = first.shape[:2]
     with tempfile.TemporaryDirectory() as folder:

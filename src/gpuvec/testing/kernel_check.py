@@ -15,6 +15,7 @@ from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import default_action_dtype
+from gpuvec.errors import install_command
 from gpuvec.spec import Environment
 
 NUM_ENVS = 2048  # the number of environments for which the launch configuration is chosen
@@ -29,7 +30,7 @@ def missing_compiler() -> str:
         for library in ("nvvm", "nvJitLink"):
             pathfinder.load_nvidia_dynamic_lib(library)
     except (ImportError, RuntimeError) as error:
-        return f"needs gpuvec[compile]: {str(error).splitlines()[0]}"
+        return f"{str(error).splitlines()[0]}: {install_command('compile')}"
     return ""
 
 

@@ -26,7 +26,7 @@ from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.framework import make_framework
 from gpuvec.vector.native_arrays import as_native, on_stream
 from gpuvec.vector.outputs import OutputBuffers
-from gpuvec.vector.rendering import Frames
+from gpuvec.vector.rendering import Frames, LastActions, takes_action
 from gpuvec.vector.role_arrays import RoleActions, RoleOutputs
 
 # Gymnasium's class is a direct base as well because skrl does not look at indirect ones.
@@ -134,6 +134,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self._build_spaces()
         self._init_step(self.simulation.schema)
         self._debug_checks = make_debug_checks(self._env, self.simulation) if debug else None
+        self._keeps_actions = render_mode is not None and takes_action(self._env)
+        self._last_actions: LastActions | None = None
         self._spec = self._seed = None
         self._was_reset, self._pid = False, getpid()
 
@@ -212,6 +214,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
                 self._debug_checks.before_step(actions)
         outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.resolve_out(out, stream)
         self.simulation.step_launcher(dtype)(stream, address, outputs)
+        if self._keeps_actions and not (stream and self._framework.capturing()):
+            with on_stream(self._device, stream):
+                self._last_actions = LastActions(self.simulation, actions)
         if self._copies:
             arrays = self._outputs.to_user(arrays, out)
         if self._role_outputs is not None:
@@ -273,7 +278,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         with on_stream(self._device, self._stream()) as stream:
             per_env = self.simulation.options.per_env
             per_env_values = {name: self.simulation.buffers[f"param_{name}"].copy() for name in per_env}
-            frames = Frames(self._env, per_env_values, env_state.get_state(self.simulation))
+            last = self._last_actions
+            actions = None if last is None else (last, last.led_to_state(self.simulation))
+            frames = Frames(self._env, per_env_values, env_state.get_state(self.simulation), actions)
             if stream is not None:
                 stream.synchronize()  # since rows may be copied to the host while another stream is the current one
         return frames if indices is None else tuple(frames[k] for k in indices)

@@ -16,7 +16,7 @@ import numpy as np
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.compiler.types import DType
-from gpuvec.errors import MissingExtraError
+from gpuvec.errors import MissingExtraError, install_command
 from gpuvec.vector.host_copies import is_on_gpu, to_host
 from gpuvec.vector.native_arrays import export_errors
 
@@ -233,7 +233,7 @@ def make_framework(output: str, device: Device) -> Framework:
         # This module is the only one of the package that imports torch.
         return importlib.import_module("gpuvec.vector.torch_").TorchTensors(device)  # type: ignore[no-any-return]
     except ImportError as error:
-        extra = "install gpuvec[train]" if output == "torch" else "install jax"
+        extra = install_command("train") if output == "torch" else "pip install jax"
         raise MissingExtraError(
             f"output={output!r} needs {output} ({error}): {extra}, or pass output={'cupy' if on_gpu else 'numpy'!r}."
         ) from error

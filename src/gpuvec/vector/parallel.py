@@ -16,7 +16,7 @@ from gpuvec.engine.backends.device import Device
 from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.role_functions import author_function_of
-from gpuvec.errors import AuthoringError, MissingExtraError
+from gpuvec.errors import AuthoringError, MissingExtraError, install_command
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env_arguments import is_name_of
@@ -30,7 +30,7 @@ from gpuvec.vector.wrappers import ToNumpy
 try:
     import pettingzoo
 except ModuleNotFoundError as error:
-    raise MissingExtraError(f"this needs PettingZoo ({error}): install gpuvec[pettingzoo].") from error
+    raise MissingExtraError(f"this needs PettingZoo ({error}): {install_command('pettingzoo')}") from error
 
 Row = NDArray[np.float32]
 

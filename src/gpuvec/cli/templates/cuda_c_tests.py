@@ -5,7 +5,7 @@ import pytest
 
 def test_they_return_the_results_of_python_on_a_gpu(capfd):
     """`check_env` compares them on the CPU, which runs them with its C++ compiler, and compiles them for a GPU."""
-    cli = pytest.importorskip("gpuvec.cli")  # part of gpuvec[train]
+    cli = pytest.importorskip("gpuvec.cli")  # needs the extra train
     status = cli.main(["check", "my_game:my_game/MyGame-v0", "--targets", "cuda-c"])
     out, err = capfd.readouterr()
     if "is not available" in err:

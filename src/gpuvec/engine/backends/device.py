@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.backends.host_memory import available_bytes
-from gpuvec.errors import DeviceError, ForkError, MissingExtraError, OutOfMemoryError
+from gpuvec.errors import DeviceError, ForkError, MissingExtraError, OutOfMemoryError, install_command
 
 # A driver that is initialized already, or missing, answers within a fraction of this time. Initialization takes 0.2 s.
 DRIVER_ANSWER_SECONDS = 0.01
@@ -208,5 +208,7 @@ def _cuda_problem(meanwhile: Callable[[], None] | None = None) -> DeviceError | 
     try:
         _cupy()
     except ImportError as error:
-        return MissingExtraError(f"a CUDA device is here but CuPy is not ({error}): install gpuvec[cuda13] or gpuvec[cuda12].")
+        return MissingExtraError(
+            f"a CUDA device is here but CuPy is not ({error}): {install_command('cuda13')}, or cuda12 in place of cuda13."
+        )
     return None

@@ -47,9 +47,21 @@ def _cpu_loop(operation: Elementwise) -> Callable[[tuple[int, ...]], None]:
     """The loop over all rows on a CPU, whose argument is the members of the batch."""
 
     def compile_all() -> list[ObjectCode]:
-        from gpuvec.engine.backends.elementwise_kernels import compile_loop
+        # Not beside the kernels for a GPU, which need numba-cuda: it has no builds for macOS.
+        from gpuvec.engine.backends.cpu.loops import compile_native, make_batch_reader
+        from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 
-        return [compile_loop(operation)]
+        function, read_batch = (
+            operation.make_function(cpu_memory_ops(), *operation.settings),
+            make_batch_reader(operation.batch),
+        )
+
+        def loop(address: int, scratch: int) -> None:
+            b = read_batch(address)
+            for row in range(b.n):
+                function(b, row)
+
+        return [compile_native(loop, 0)]
 
     (loop,) = load_or_compile(_key(operation, target_description()), compile_all, ObjectCode, is_cacheable)
     run = load_object(loop)

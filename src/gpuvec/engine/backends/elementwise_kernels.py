@@ -1,4 +1,4 @@
-"""Compiles a function of a row to a loop over rows for the CPU, or to a kernel for a GPU."""
+"""Compiles a function of a row to a kernel for a GPU."""
 
 from __future__ import annotations
 
@@ -6,30 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
 
-from gpuvec.engine.backends.cpu.loops import compile_native, make_batch_reader
-from gpuvec.engine.backends.cpu.object_code import ObjectCode
 from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.elementwise_operation import Elementwise
 from gpuvec.engine.compiler.functions import generate_function
-from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.compiler.types import Batch
-
-
-def compile_loop(operation: Elementwise) -> ObjectCode:
-    """Compiles `loop(address, scratch)`, which applies an operation to all rows of the batch whose members are at the address.
-
-    Args:
-        operation: the function of a row.
-    """
-    function, read_batch = operation.make_function(cpu_memory_ops(), *operation.settings), make_batch_reader(operation.batch)
-
-    def loop(address: int, scratch: int) -> None:
-        b = read_batch(address)
-        for row in range(b.n):
-            function(b, row)
-
-    return compile_native(loop, 0)
 
 
 @lru_cache(maxsize=64)

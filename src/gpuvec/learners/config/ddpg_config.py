@@ -1,4 +1,4 @@
-"""The settings of DDPG, and of TD3, which is DDPG with two critics, delayed policy updates and target policy smoothing."""
+"""The settings of DDPG and TD3, which share their learner: TD3 has values for what it adds to DDPG."""
 
 from __future__ import annotations
 
@@ -82,3 +82,33 @@ class DDPGArgs(TrainingArgs):
     def uniform_iterations(self) -> int:
         """Number of the first iterations in which actions are uniformly distributed; the last one makes the first update."""
         return -(-self.learning_starts // self.steps_per_iteration)
+
+
+@dataclass(frozen=True)
+class TD3Args(DDPGArgs):
+    """Settings of TD3: Fujimoto, van Hoof and Meger, 2018, arXiv:1802.09477.
+
+    The lower value of two critics is the target, the policy is updated after every second update of the critics, and clipped
+    noise smooths the actions of the targets. As in the paper, returns have one step, and the noise on actions is Gaussian,
+    independent from step to step.
+
+    Raises:
+        ValueError: a value out of its range; the message names it and what is allowed.
+    """
+
+    n_step: int = 1
+    """Actions whose rewards are summed before the value of the critics is added, at most num_steps."""
+    sigma: float = 0.1
+    """Standard deviation of the noise on actions, in half ranges of the action."""
+    theta: float = 1.0
+    """Share of the noise that decays in a step. With 1 steps are independent."""
+    critics: int = 2
+    """Number of critics: 2, of which the lower value is used."""
+    policy_delay: int = 2
+    """Updates of the critics for each update of the policy."""
+    target_sigma: float = 0.2
+    """Standard deviation of the noise on actions in targets, in half ranges of the action, clipped at 2.5 times that."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require("critics", "2 (DDPG can have one)", self.critics == 2)

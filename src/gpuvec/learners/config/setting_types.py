@@ -16,6 +16,16 @@ def setting_types(settings: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(settings)}
 
 
+def is_setting_type(hint: Any) -> bool:
+    """Returns whether `matches_type` knows the type `hint`, whose values are data that files store."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return all(type(part) in TYPE_NAMES for part in parts)
+    if origin in (Union, UnionType, tuple, dict):
+        return all(part is ... or is_setting_type(part) for part in parts)
+    return hint in TYPE_NAMES
+
+
 def matches_type(value: object, hint: Any) -> bool:
     """Returns whether `value` is of the type `hint`.
 

@@ -55,6 +55,11 @@ class TrainingArgs:
     those of `params` on which spaces, agents or roles depend are kept."""
     target_return: float | None = None
     """Stop when the mean return of an evaluation reaches this."""
+    network: str | None = None
+    """Class of the network of your own as module:Class, instead of that of `hidden`. It is made of the observation space, the
+    action space, for observations of a critic their space, and the arguments in network_args."""
+    network_args: dict[str, bool | int | float | str | tuple[int, ...]] = field(default_factory=dict)
+    """Arguments of the class in network, such as width=128."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers, of the policy and of the value function. For images a convolution precedes them."""
     reward_scale: float = 1.0
@@ -86,6 +91,8 @@ class TrainingArgs:
         require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
         require("reward_scale", "above 0", self.reward_scale > 0.0)
         require("hidden", "sizes of at least 1", all(size >= 1 for size in self.hidden))
+        require("network", "module:Class or None", self.network is None or all(self.network.rpartition(":")))
+        require("network_args", "empty without network", self.network is not None or not self.network_args)
 
     def _require(self, name: str, allowed: str, is_valid: bool) -> None:
         if not is_valid:

@@ -14,15 +14,16 @@ from torch import Tensor
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.episode import STEP_LIMIT, make_endless_error
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import ALL, args_from_dict, policy_class
+from gpuvec.learners.algorithms import ALL, args_from_dict
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import current_device, ordinary_tensors
 from gpuvec.learners.environments import AgentSpaces, TrainingEnv, find_agent_spaces, is_multi_agent, make_env
 from gpuvec.learners.evaluation.players import Act, Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
+from gpuvec.learners.networks.named_network import make_network
 from gpuvec.learners.policy_files.policy_schema import require_tensors, tensor_type
 from gpuvec.learners.runs.checkpoint_schema import require_network_size
-from gpuvec.learners.runs.content_checks import require_trusted
+from gpuvec.learners.runs.trusted_code import require_imported
 
 # Checking whether all episodes are over synchronises with a GPU, which costs more than a few steps.
 STEPS_BETWEEN_CHECKS = 32
@@ -152,7 +153,7 @@ def load_policy(
     Args:
         checkpoint: the result of `checkpoint.load`, or of `read_policy_file`.
         device: "cpu" or "cuda:<index>".
-        body: the function that made the network; None for the default.
+        body: the function that made the network; None for that of the settings.
         role: the role of the policy; None if there is only one.
 
     Raises:
@@ -160,8 +161,8 @@ def load_policy(
         CheckpointError: the environment is in a module that is not imported, or the settings describe a larger network.
     """
     role = trained_role(checkpoint, role)
+    require_imported(checkpoint["args"])
     args = args_from_dict(checkpoint["args"][role])
-    require_trusted(args.env)
     spaces = find_agent_spaces(args.env, args.params, device, role)
     return args, make_trained_network(args, spaces, checkpoint["policies"][role]["network"], body).to(device)
 
@@ -175,15 +176,16 @@ def make_trained_network(
         args: the settings.
         spaces: of one agent.
         tensors: {name: tensor} of the network in the file.
-        body: the function that made the network; None for the default.
+        body: the function that made the network; None for that of the settings.
 
     Raises:
-        StateError: parameters of another network.
-        CheckpointError: the settings describe a larger network.
+        StateError: parameters of another network, or a class of it that is not found.
+        ValueError: a network that the settings name does not fit the spaces.
+        CheckpointError: the settings describe a larger network, or name one of a module that is not imported.
     """
     if body is None:
         require_network_size(args, tensors)
-    network = policy_class(args).make_network(args, *spaces[:2], body, critic_space=spaces.critic_observation)
+    network = make_network(args, *spaces[:2], body, critic_space=spaces.critic_observation)
     require_tensors(tensors, {name: tensor_type(tensor) for name, tensor in network.state_dict().items()})
     network.load_state_dict(tensors)
     return network

@@ -148,7 +148,7 @@ def role_seed(seed: int, role: str) -> int:
 
 
 def at_random(seed: int = 0) -> Player:
-    """Returns a player that draws actions of a Discrete or MultiDiscrete space, by random numbers of `seed`.
+    """Returns a player that draws actions of a Discrete, MultiDiscrete or bounded Box space, by random numbers of `seed`.
 
     All actions have the same probability; in environments with action masks all allowed actions. If roles have spaces of their
     own, it acts for all of them.
@@ -159,6 +159,9 @@ def at_random(seed: int = 0) -> Player:
             return by_role({role: at_random(stream_seed(seed, ACTIONS, role)) for role in envs.roles})(envs)
         generator = torch.Generator(envs.device).manual_seed(seed)
         space = envs.single_action_space
+        if isinstance(space, gym.spaces.Box):
+            low, high = (torch.as_tensor(x, device=envs.device) for x in (space.low, space.high))
+            return lambda obs: low + (high - low) * torch.rand((len(obs), *low.shape), generator=generator, device=obs.device)
         assert isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
         choices = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
         size, start = (torch.as_tensor(x, device=envs.device) for x in (choices, space.start))

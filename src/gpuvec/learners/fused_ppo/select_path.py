@@ -41,7 +41,7 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
     if args.fused is True:
         raise ValueError(f'fused=True, but the fused kernels cannot be used: {shape}. Use fused="auto", or change that.')
     logger.info("PPO uses PyTorch operations: %s.", shape)
-    if _reason_without_kernels(args, context):
+    if _reason_of_functions(context) or _reason_without_kernels(args, context):
         return PPO(args, context, network)
     from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, reason_not_supported
 
@@ -60,6 +60,12 @@ def _reason_without_kernels(args: PPOArgs, context: PolicyContext) -> str:
     return ""
 
 
+def _reason_of_functions(context: PolicyContext) -> str:
+    """Returns why the kernels cannot be used with functions of the user, or "" without any."""
+    names = [name for name, value in (("loss", context.loss), ("metrics", context.metrics)) if value]
+    return f"{' and '.join(names)} of your own need PyTorch operations, which the kernels do not run" if names else ""
+
+
 def _reason_of_shards(context: PolicyContext) -> str:
     """Returns why the kernel of the loss cannot be used for one of several shards, or ""."""
     count = context.shard.count
@@ -68,7 +74,7 @@ def _reason_of_shards(context: PolicyContext) -> str:
 
 def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> NetworkShape | str:
     """Returns the shape of `network`, or the reason why the kernels cannot be used."""
-    if reason := _reason_without_kernels(args, context):
+    if reason := _reason_of_functions(context) or _reason_without_kernels(args, context):
         return reason
     if context.rows.action_mask is not None:
         return "the environment has an action mask, which the kernels do not apply"

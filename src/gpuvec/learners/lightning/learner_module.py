@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuvec.errors import CheckpointError, LostProcessError, MissingExtraError, StateError
+from gpuvec.errors import CheckpointError, LostProcessError, MissingExtraError, StateError, install_command
 from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.checkpoint_fit import learning_policies
 from gpuvec.learners.config.training_config import TrainingArgs
@@ -41,7 +41,7 @@ from gpuvec.learners.training import Result, make_result, open_learner
 try:
     from lightning.pytorch import LightningModule
 except ModuleNotFoundError as error:
-    raise MissingExtraError(f'this needs PyTorch Lightning ({error}): pip install "gpuvec[lightning]".') from error
+    raise MissingExtraError(f"this needs PyTorch Lightning ({error}): {install_command('lightning')}") from error
 
 from gpuvec.learners.lightning.iteration_steps import EpochIterations, IterationOptimizer
 from gpuvec.learners.lightning.trainer_checks import require_own_data, require_own_steps, require_supported, training_device

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpuvec.errors import ExportError
 from gpuvec.learners.algorithms import args_to_dict
+from gpuvec.learners.policy_files.c_header import c_prefix, to_c_header
 from gpuvec.learners.policy_files.policy_file import DESCRIPTION, SUFFIX, write_file
 from gpuvec.learners.policy_files.policy_program import PolicyProgram
 from gpuvec.learners.policy_files.policy_schema import describe_policies
@@ -27,32 +28,37 @@ def export_policy(
     """Writes trained policies to a file, and returns its path.
 
     ONNX models and torch.export programs are those of `PolicyProgram`. They are run on random observations before the file is
-    written, by onnxruntime and by torch, and compared with the network.
+    written, by onnxruntime and by torch, and compared with the network. A header in C, of a perceptron, is not run.
 
     Args:
         policy: the policies.
-        file_format: "safetensors" for a policy file, "onnx", or "torch" for a program of torch.export.
-        path: of the file, which ends with .safetensors, .onnx or .pt2.
+        file_format: "safetensors" for a policy file, "onnx", "torch" for a program of torch.export, or "c" for a
+            header in C99, whose names begin with the name of the file.
+        path: of the file, which ends with .safetensors, .onnx, .pt2 or .h.
         role: the role of the policy that is exported; None for all in a policy file, and otherwise for the only one.
         overwrite: whether the file may exist.
 
     Raises:
-        ValueError: no such format, or a path with another suffix.
+        ValueError: no such format, a path with another suffix, or a header whose name is no name of C.
         StateError: there is no policy of that role, or there are several and `role` is None.
-        ExportError: torch cannot export the network, or the result computes other numbers; nothing is written.
+        ExportError: the format cannot have the network, or the result computes other numbers; nothing is written.
         FileExistsError: the file exists, and `overwrite` is false.
         FileNotFoundError: the folder of the file does not exist.
         RunWriteError: the file cannot be written.
         MissingExtraError: a package that the format needs is not installed.
     """
     path = Path(path)
-    suffixes = {"safetensors": SUFFIX, **{name: each.suffix for name, each in FORMATS.items()}}
+    suffixes = {"safetensors": SUFFIX, **{name: each.suffix for name, each in FORMATS.items()}, "c": ".h"}
     if file_format not in suffixes:
         raise ValueError(f"format must be one of {', '.join(suffixes)}, got {file_format!r}.")
     if path.suffix != suffixes[file_format]:
         raise ValueError(f"a file of the format {file_format} ends with {suffixes[file_format]}, got {path}.")
     if file_format == "safetensors":
         content = policy.to_bytes(None if role is None else [policy.find_role(role)])
+    elif file_format == "c":
+        role = policy.find_role(role)
+        description = describe_policies({role: args_to_dict(policy.args[role])}, {role: policy.spaces[role]})
+        content = to_c_header(PolicyProgram(policy, role), c_prefix(path.stem), description)
     else:
         content = export_program(policy, file_format, policy.find_role(role))
     return write_file(path, content, overwrite)

@@ -27,7 +27,6 @@ from gpuvec.learners.policy_files.policy_schema import (
     require_same_spaces,
     require_tensors,
 )
-from gpuvec.learners.runs.content_checks import require_trusted
 
 FloatArray = NDArray[np.float32]
 FORBIDDEN = np.float32(-1e8)  # the logit of a forbidden action, as in `actor_critic`
@@ -61,7 +60,6 @@ class NumpyPolicy:
         self._networks: dict[str, dict[str, NDArray[Any]]] = {}
         for role, settings in contents["args"].items():
             args, network = args_from_dict(settings), contents["policies"][role]["network"]
-            require_trusted(args.env)
             spaces = find_agent_spaces(args.env, args.params, "cpu", role)
             require_same_spaces(contents["spaces"][role], spaces, args, contents["gpuvec"])
             if not isinstance(args, OnPolicyArgs) or not is_perceptron(args, contents["spaces"][role]["observation"]):

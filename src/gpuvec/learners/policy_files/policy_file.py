@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuvec.errors import CheckpointError, MissingExtraError
+import numpy as np
+
+from gpuvec.errors import CheckpointError, MissingExtraError, install_command
 from gpuvec.learners.policy_files.policy_schema import parse_description, require_dtypes, split_tensors
+from gpuvec.learners.runs.content_checks import require_settings
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.trusted_code import SIGNATURE, Signature, digest_of, import_code, sign
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,18 +64,23 @@ def to_bytes(description: Mapping[str, Any], networks: Mapping[str, Mapping[str,
         for role, network in networks.items()
         for name, tensor in network.items()
     }
-    content = save(tensors, {DESCRIPTION: json.dumps(description)})
+    metadata = {DESCRIPTION: json.dumps(description)}
+    policies = {role: {**each["settings"], "env": description["env"]} for role, each in description["policies"].items()}
+    if signature := sign(policies, _digest(metadata[DESCRIPTION], tensors)):
+        metadata[SIGNATURE] = signature
+    content = save(tensors, metadata)
     if len(content) > MAX_BYTES:
         raise ValueError(f"the networks have {len(content):,} bytes, and a policy file at most {MAX_BYTES:,}.")
     return content
 
 
-def read_policy_file(path: Path | str, framework: str = "pt") -> dict[str, Any]:
+def read_policy_file(path: Path | str, framework: str = "pt", trust: bool = False) -> dict[str, Any]:
     """Reads a policy file. It is only data: nothing in it is executed.
 
     Args:
         path: the path of the file.
         framework: "pt" for tensors on the CPU, or "numpy" for arrays, which needs no PyTorch.
+        trust: whether the modules that it names may be imported, which runs their code.
 
     Returns:
         {"args": {role: settings}, "policies": {role: {"network": {name: tensor}}}}, as in a checkpoint; and "spaces" and
@@ -78,7 +88,8 @@ def read_policy_file(path: Path | str, framework: str = "pt") -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file is not a policy file, is of another version, or is damaged.
+        CheckpointError: the file is not a policy file, is of another version, or is damaged, or names a module that is neither
+            imported nor trusted.
         MissingExtraError: safetensors is not installed.
     """
     _require_safetensors()
@@ -100,7 +111,8 @@ def read_policy_file(path: Path | str, framework: str = "pt") -> dict[str, Any]:
                 raise CheckpointError(f"its header has no {DESCRIPTION}, so that gpuvec did not write it.")
             contents = parse_description(metadata[DESCRIPTION])
             require_dtypes({name: file.get_slice(name).get_dtype() for name in names})
-            networks = split_tensors({name: file.get_tensor(name) for name in names}, contents["args"])
+            tensors = {name: file.get_tensor(name) for name in names}
+            networks = split_tensors(tensors, contents["args"])
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be used as a policy file: {error}") from error
     except (SafetensorError, OSError) as error:
@@ -108,11 +120,25 @@ def read_policy_file(path: Path | str, framework: str = "pt") -> dict[str, Any]:
             f"{path} cannot be read as a policy file: {error}. The file is damaged or of another kind: copy it again, or "
             "export the policy again."
         ) from error
+    signature = Signature(metadata.get(SIGNATURE), lambda: _digest(metadata[DESCRIPTION], tensors))
+    import_code(contents["args"], path, trust, signature)
+    for role, settings in contents["args"].items():
+        require_settings(settings, f"{path} cannot be used as a policy file: policies.{role}.settings")
     return {**contents, "policies": {role: {"network": network} for role, network in networks.items()}}
+
+
+def _digest(description: str, tensors: Mapping[str, Any]) -> bytes:
+    """The SHA-256 of all that a policy file contains; `tensors` is {name: tensor on the CPU, or array}."""
+    content = hashlib.sha256(digest_of(description))
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(np.asarray(tensors[name]))
+        content.update(digest_of([name, array.dtype.str, array.shape]))
+        content.update(array.tobytes())
+    return content.digest()
 
 
 def _require_safetensors() -> None:
     try:
         import safetensors  # noqa: F401  # whether it is there
     except ModuleNotFoundError as error:
-        raise MissingExtraError('policy files need safetensors, which is not installed: pip install "gpuvec[train]"') from error
+        raise MissingExtraError(f"policy files need safetensors, which is not installed: {install_command('train')}") from error

@@ -23,9 +23,10 @@ import numpy as np
 
 import gpuvec
 from gpuvec.errors import CheckpointError, StateError
+from gpuvec.learners.algorithms import describes_network
 from gpuvec.learners.config.training_config import OnPolicyArgs, TrainingArgs
 from gpuvec.learners.environments import AgentSpaces
-from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_roles, require_settings
+from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_roles
 from gpuvec.learners.runs.records import parse_json
 
 FORMAT = 1  # the version of the structure, increased by each change that makes older files unreadable
@@ -35,7 +36,13 @@ HEAD_MULTIPLE = 4  # the outputs of a network with a common trunk are a multiple
 KEYS = ("format", "gpuvec", "env", "params", "policies")
 ENV_SETTINGS = ("env", "params")  # settings of a training that all policies of a file share
 # Settings that were added to this format, which older files lack, with what their trainings did.
-ADDED_SETTINGS: dict[str, Any] = {"evaluate_every": None, "evaluate_episodes": 32, "evaluate_params": {}}
+ADDED_SETTINGS: dict[str, Any] = {
+    "evaluate_every": None,
+    "evaluate_episodes": 32,
+    "evaluate_params": {},
+    "network": None,
+    "network_args": {},
+}
 
 
 def describe_policies(settings: Mapping[str, Mapping[str, Any]], spaces: Mapping[str, AgentSpaces]) -> dict[str, Any]:
@@ -96,7 +103,7 @@ def _bound(values: Any) -> Any:
 
 
 def parse_description(text: str) -> dict[str, Any]:
-    """Parses and checks the description in the header of a file.
+    """Parses the description in the header of a file, and checks its structure. Settings and spaces are not checked yet.
 
     Args:
         text: the JSON.
@@ -123,9 +130,7 @@ def parse_description(text: str) -> dict[str, Any]:
         require_keys(require_mapping(policy, path), ("settings", "spaces"), path, exact=True)
         settings = require_mapping(policy["settings"], f"{path}.settings")
         settings = {**_to_tuples(settings), **{name: values[name] for name in ENV_SETTINGS}}
-        settings = {**ADDED_SETTINGS, **settings}
-        require_settings(settings, f"{path}.settings")
-        args[role], spaces[role] = settings, require_mapping(policy["spaces"], f"{path}.spaces")
+        args[role], spaces[role] = {**ADDED_SETTINGS, **settings}, require_mapping(policy["spaces"], f"{path}.spaces")
     if not isinstance(values["gpuvec"], str):
         raise CheckpointError(f"gpuvec must be the version that wrote the file, got {reprlib.repr(values['gpuvec'])}.")
     return {"args": args, "spaces": spaces, "gpuvec": values["gpuvec"]}
@@ -186,7 +191,9 @@ def is_perceptron(settings: TrainingArgs, space: Mapping[str, Any]) -> bool:
         space: the description of an agent's observations.
     """
     shape = space.get("shape")
-    return isinstance(settings, OnPolicyArgs) and settings.precision == "tf32" and isinstance(shape, list) and len(shape) == 1
+    if not isinstance(settings, OnPolicyArgs) or not describes_network(settings):
+        return False
+    return settings.precision == "tf32" and isinstance(shape, list) and len(shape) == 1
 
 
 def perceptron_tensors(args: OnPolicyArgs, spaces: AgentSpaces) -> dict[str, tuple[tuple[int, ...], str]]:

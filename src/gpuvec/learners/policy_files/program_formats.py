@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpuvec.errors import ExportError, MissingExtraError
+from gpuvec.errors import ExportError, MissingExtraError, install_command
 from gpuvec.learners.policy_files.policy_program import PolicyProgram
 
 EXAMPLE_ROWS = 2  # torch.export takes a dimension of size 1 as fixed
@@ -161,5 +161,5 @@ def _require_onnx() -> None:
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f'the format onnx needs {error.name}, which is not installed: pip install "gpuvec[onnx]"'
+            f"the format onnx needs {error.name}, which is not installed: {install_command('onnx')}"
         ) from error

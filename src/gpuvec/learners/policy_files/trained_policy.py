@@ -26,20 +26,21 @@ from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
 from gpuvec.learners.policy_files.policy_file import SUFFIX, read_policy_file, to_bytes
 from gpuvec.learners.policy_files.policy_schema import describe_policies, require_same_spaces
 from gpuvec.learners.runs.checkpoint import load
-from gpuvec.learners.runs.content_checks import require_trusted
+from gpuvec.learners.runs.trusted_code import require_imported
 from gpuvec.policies import policy_names, policy_path
 
 
-def load_contents(name_or_path: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
+def load_contents(name_or_path: str | os.PathLike[str], trust: bool = False) -> tuple[dict[str, Any], Path]:
     """Reads trained policies, and returns what the file contains and its path.
 
     Args:
         name_or_path: the name of a policy that comes with gpuvec, or the path of a run folder, of a checkpoint or of a policy
             file. A name comes first: give a path with the same name as "./CartPole-v1".
+        trust: whether the modules that it names may be imported, which runs their code.
 
     Raises:
         FileNotFoundError: there is no such policy or file; the message lists the policies that come with gpuvec.
-        CheckpointError: the file cannot be used.
+        CheckpointError: the file cannot be used, or names a module that is neither imported nor trusted.
         MissingExtraError: safetensors is not installed.
     """
     path = Path(name_or_path)
@@ -47,7 +48,7 @@ def load_contents(name_or_path: str | os.PathLike[str]) -> tuple[dict[str, Any],
         path = policy_path(name_or_path)
     elif not path.exists():
         policy_path(str(name_or_path))  # raises the error that lists the names
-    return (read_policy_file(path) if path.suffix == SUFFIX else load(path)), path
+    return (read_policy_file(path, trust=trust) if path.suffix == SUFFIX else load(path, trust)), path
 
 
 class TrainedPolicy:
@@ -77,11 +78,11 @@ class TrainedPolicy:
     @ordinary_tensors()
     def __init__(self, contents: Mapping[str, Any], device: str = "cpu", seed: int = 0, body: Body | None = None) -> None:
         self.device, self._seed = torch.device(str(parse_device(device))), seed
+        require_imported(contents["args"])
         self.args: dict[str, TrainingArgs] = {role: args_from_dict(values) for role, values in contents["args"].items()}
         self.spaces: dict[str, AgentSpaces] = {}
         self.networks: dict[str, Any] = {}
         for role, args in self.args.items():
-            require_trusted(args.env)
             spaces = self.spaces[role] = find_agent_spaces(args.env, args.params, str(self.device), role)
             if "spaces" in contents:
                 require_same_spaces(contents["spaces"][role], spaces, args, contents["gpuvec"])

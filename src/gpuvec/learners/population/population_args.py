@@ -21,7 +21,7 @@ MAX_LAYERS = 2
 # Settings that a population does not support, and their only value.
 UNSUPPORTED = {
     "shared": False, "normalize_returns": False, "precision": "tf32", "compile": False,
-    "learning_rate_table": (), "ent_coef_table": (), "target_return": None,
+    "learning_rate_table": (), "ent_coef_table": (), "target_return": None, "network": None,
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,8 @@ import torch
 from gpuvec.errors import CheckpointError, RunWriteError, StateError
 from gpuvec.learners.runs.checkpoint_shards import require_shards
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.signed_archives import archive_signature, write_signed
+from gpuvec.learners.runs.trusted_code import import_code
 
 CHECKPOINTS_TO_KEEP = 2
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d{1,19})\.pt")
@@ -58,7 +61,7 @@ def save_to_folder(folder: RunFolder, checkpoint: Mapping[str, Any]) -> Path:
     name = f"checkpoint-{checkpoint['iteration']}.pt"
     try:
         with folder.open_replacement(name) as file:
-            torch.save(dict(checkpoint), file)
+            write_signed(file, partial(torch.save, dict(checkpoint)), checkpoint["args"])
     except RunWriteError as error:
         names = checkpoint_names(folder)
         remedy = f"The newest checkpoint is {folder.path / names[-1]}." if names else "There is no earlier checkpoint."
@@ -114,11 +117,12 @@ def require_trained_policies(checkpoint: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def load(path: Path | str) -> dict[str, Any]:
+def load(path: Path | str, trust: bool = False) -> dict[str, Any]:
     """Reads a checkpoint file, or the newest one in a run folder. A checkpoint is only data: nothing in it is executed.
 
     Args:
         path: the path of the file or of the run folder.
+        trust: whether the modules that it names may be imported, which runs their code.
 
     Returns:
         The checkpoint as `Learner.state_dict` returned it, with tensors on the CPU.
@@ -126,25 +130,26 @@ def load(path: Path | str) -> dict[str, Any]:
     Raises:
         FileNotFoundError: there is no such file, or no checkpoint in the folder.
         CheckpointError: the file is not a checkpoint, is of another version, or is damaged. The message names the previous
-            checkpoint.
+            checkpoint. Or it names a module that is neither imported nor trusted.
     """
     path = Path(path)
     if path.is_dir():
         with RunFolder(path) as folder:
-            return load_newest(folder)
+            return load_newest(folder, trust)
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; give a run folder or a checkpoint-<iteration>.pt in one.")
     if not path.is_file():
         raise CheckpointError(f"{path} cannot be read as a checkpoint: it is not a regular file.")
     with path.open("rb") as file:
-        return _load_file(file, path)
+        return _load_file(file, path, trust)
 
 
-def load_newest(folder: RunFolder) -> dict[str, Any]:
+def load_newest(folder: RunFolder, trust: bool = False) -> dict[str, Any]:
     """Reads the newest checkpoint in an open run folder.
 
     Args:
         folder: the run folder.
+        trust: as for `load`.
 
     Returns:
         The checkpoint, with tensors on the CPU.
@@ -152,7 +157,7 @@ def load_newest(folder: RunFolder) -> dict[str, Any]:
     Raises:
         FileNotFoundError: there is no checkpoint in the folder.
         CheckpointError: the file is not a checkpoint, is of another version, or is damaged. The message names the previous
-            checkpoint.
+            checkpoint. Or it names a module that is neither imported nor trusted.
     """
     names = sort_checkpoint_names(folder.all_names())
     if not names:
@@ -163,7 +168,7 @@ def load_newest(folder: RunFolder) -> dict[str, Any]:
     except CheckpointError as error:
         raise CheckpointError(f"{error}{_previous_hint(path)}") from error
     with file:
-        return _load_file(file, path)
+        return _load_file(file, path, trust)
 
 
 def _previous_hint(path: Path) -> str:
@@ -173,13 +178,14 @@ def _previous_hint(path: Path) -> str:
     return f" The previous checkpoint is {older[-1]}." if older else ""
 
 
-def _load_file(file: IO[bytes], path: Path) -> dict[str, Any]:
+def _load_file(file: IO[bytes], path: Path, trust: bool) -> dict[str, Any]:
     """Reads and checks the checkpoint in an open file, whose `path` is for messages."""
     hint = _previous_hint(path)
     try:
         checkpoint = load_tensors(file)
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}{hint}") from error
+    import_code(checkpoint.get("args") if isinstance(checkpoint, dict) else None, path, trust, archive_signature(file))
     try:
         return require_shards(checkpoint)
     except CheckpointError as error:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.algorithms import args_from_dict
+from gpuvec.learners.algorithms import args_from_dict, describes_network
+from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
 from gpuvec.learners.runs.content_checks import (
     describe,
@@ -28,7 +29,7 @@ from gpuvec.learners.runs.content_checks import (
     require_settings,
 )
 
-FORMAT = 6  # the version of the structure, increased by each change that makes older checkpoints unreadable
+FORMAT = 7  # the version of the structure, increased by each change that makes older checkpoints unreadable
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
 KEYS = ("format", "args", "policies", "generators", "env", "obs", "episode_start", "iteration", "seconds")
 ROLE_KEYS = ("obs", "action_mask")  # tensors, or {role: tensor} if roles have spaces of their own
@@ -88,8 +89,8 @@ def require_checkpoint(checkpoint: object, num_shards: int = 1) -> dict[str, Any
 def require_network_size(args: TrainingArgs, network: Mapping[str, Tensor]) -> None:
     """Checks that the perceptron that the settings describe is not larger than the network in the checkpoint.
 
-    Otherwise the settings of a small file could allocate any amount of memory. Networks that are passed as `body` are not
-    described by the settings and need no check.
+    Otherwise the settings of a small file could allocate any amount of memory. Networks that are passed as `body`, and those of
+    modules that the user trusts, are not described by these settings and need no check.
 
     Args:
         args: the settings.
@@ -98,6 +99,8 @@ def require_network_size(args: TrainingArgs, network: Mapping[str, Tensor]) -> N
     Raises:
         CheckpointError: the settings describe a larger network.
     """
+    if not describes_network(args):
+        return
     num_needed = sum(a * b for a, b in pairwise(args.hidden)) + sum(args.hidden)
     num_weights = sum(tensor.numel() for tensor in network.values())
     if num_needed > num_weights:
@@ -115,16 +118,15 @@ def _require_sizes(
     for obs in by_role.values() if isinstance(by_role, Mapping) else [by_role]:
         if obs.dim() < 2 or len(obs) * num_shards != args.num_envs:
             raise CheckpointError(f"{path}.num_envs is {args.num_envs}, and obs has the shape {tuple(obs.shape)}.")
-    if "replay" not in policy:
+    if not isinstance(args, DDPGArgs):
         return
-    replay = require_mapping(policy["replay"], "replay")
+    replay = require_mapping(policy.get("replay"), "replay")
     require_keys(replay, ("reward", "position", "size"), "replay", exact=False)
     require_tensors(replay, "replay")
     reward = replay["reward"]
     num_steps, num_rows = reward.shape if reward.dim() == 2 else (0, 0)
-    buffer_size = getattr(args, "buffer_size", 0)
-    if not num_steps or not num_rows or num_steps != max(buffer_size // (num_rows * num_shards), args.num_steps):
-        raise CheckpointError(f"{path}.buffer_size is {buffer_size}, and the replay has the shape {tuple(reward.shape)}.")
+    if not num_steps or not num_rows or num_steps != max(args.buffer_size // (num_rows * num_shards), args.num_steps):
+        raise CheckpointError(f"{path}.buffer_size is {args.buffer_size}, and the replay has the shape {tuple(reward.shape)}.")
     for name, maximum in (("position", num_steps - 1), ("size", num_steps)):
         value = replay[name]
         if value.dim() or value.dtype != torch.int64 or not 0 <= int(value) <= maximum:

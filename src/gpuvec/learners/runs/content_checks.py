@@ -27,8 +27,10 @@ def require_settings(values: object, path: str) -> None:
     if "algorithm" not in settings:
         raise CheckpointError(f"{path} lacks algorithm.")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        module = algorithm.rpartition(":")[0] if isinstance(algorithm, str) else ""
         raise CheckpointError(
-            f"{path} is of the algorithm {reprlib.repr(algorithm)}; this version has {', '.join(ALGORITHMS)}."
+            f"{path} is of the algorithm {reprlib.repr(algorithm)}; this version has {', '.join(ALGORITHMS)}"
+            + (f", and the module {module} registers no other." if module else ".")
         )
     require_keys(settings, ("algorithm", *setting_types(ALGORITHMS[algorithm].args_class)), path, exact=True)
     try:
@@ -106,24 +108,6 @@ def require_keys(mapping: Mapping[Any, Any], expected: tuple[str, ...], path: st
         problems = [f"lacks {', '.join(missing)}"] if missing else []
         problems += [f"has {reprlib.repr(unknown)}, which is not known"] if unknown else []
         raise CheckpointError(f"{path or 'it'} {' and '.join(problems)}.")
-
-
-def require_trusted(env_id: str) -> None:
-    """Checks that a checkpoint does not name a module that is not imported yet.
-
-    Args:
-        env_id: the id of the checkpoint's environment, "module:id" or "id".
-
-    Raises:
-        CheckpointError: the module is not imported.
-    """
-    module, _, id = env_id.rpartition(":")
-    if module and module not in sys.modules:
-        raise CheckpointError(
-            f"the checkpoint is of {id} in the module {module!r}, which is not imported, and importing it runs its code. If "
-            f"you trust it, give --trust, or in Python `import {module}` before. After a training of your own on this machine "
-            "no option is needed, as long as the name leads to the same file."
-        )
 
 
 def describe(value: object) -> str:

@@ -6,7 +6,6 @@ another file. A new file is written under a temporary name and then renamed, so 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -18,12 +17,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, where `RunFolder` raises an error
+    fcntl = None  # type: ignore[assignment]
+
 from gpuvec.errors import CheckpointError, RunInUseError, RunWriteError
 
 LOCK_NAME = "lock"
 LOCK_ATTEMPTS, SECONDS_BETWEEN_ATTEMPTS = 5, 0.1  # `gpuvec runs` holds the lock for a moment while it tests it
 PART_NAME = re.compile(r"\.[\w.-]+\.[0-9a-f]{16}\.part")
-OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # without O_NONBLOCK, opening a pipe would wait for a writer
+# Windows has none of these. Without O_NONBLOCK, opening a pipe would wait for a writer.
+OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"))
 
 
 class RunFolder:
@@ -34,16 +39,23 @@ class RunFolder:
 
     Raises:
         FileNotFoundError: there is no such folder.
+        OSError: this system cannot open files relative to a folder, or has no locks.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._lock: int | None = None
-        self._closed = False
+        self._closed = True  # until there is something to close
+        if fcntl is None or os.open not in os.supports_dir_fd:
+            raise OSError(
+                f"run folders such as {self.path} need Linux or macOS, whose files can be opened relative to a folder and "
+                "locked; this system has no such calls. On Windows use WSL, or train in Python without run_folder=."
+            )
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FileNotFoundError(f"there is no folder {self.path}: give the folder of a run, or create it first.") from error
+        self._closed = False
 
     def __enter__(self) -> RunFolder:
         return self

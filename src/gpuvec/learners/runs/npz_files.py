@@ -63,7 +63,7 @@ class NpzReader:
     """
 
     def __init__(self, file: IO[bytes], name: str) -> None:
-        self.name = name
+        self.name, self.file = name, file
         size = file.seek(0, os.SEEK_END)
         try:
             self._archive = zipfile.ZipFile(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpuvec.learners.runs.records import PYTHON_OBJECTS, RESULT, SETTINGS
 from gpuvec.learners.runs.restarts import JobRun, new_token, publish_run, require_same_settings
 from gpuvec.learners.runs.run_writer import RunWriter, has_no_run
 from gpuvec.learners.runs.summary import read_record
+from gpuvec.learners.runs.trusted_code import signing_problem
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.torchrun import Sharding, number_of_shards, read_launch
 
@@ -150,8 +152,7 @@ def record_run(
         path: that of the run folder.
         configs: {role: settings, resolved, or an opponent}.
         objects: {argument of `train`: object} of those of `PYTHON_OBJECTS`.
-        checkpoint: the state with which a new run begins; None for none. A run with checkpoints continues from the newest one,
-            so that a script that was killed is repeated as it is.
+        checkpoint: the state with which a new run begins; None for none. A run with checkpoints continues from the newest.
         checkpoint_every: iterations between two checkpoints.
         sharding: how the environments are divided.
         processes: the processes of the training.
@@ -165,6 +166,7 @@ def record_run(
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}.")
     processes.require_equal({"checkpoint_every": str(checkpoint_every)})  # all gather a checkpoint at the same time
+    _warn_of_missing_signature(configs, processes)
     with ExitStack() as stack:
         folder, first_iteration = _begun_folder(path, processes.rank == 0), 0
         if folder is not None:
@@ -180,7 +182,7 @@ def record_run(
 
         def open_run() -> RunWriter:
             record = _settings_record(configs, objects)
-            return RunWriter.create(path, record) if folder is None else RunWriter(folder, record, (), first_iteration)
+            return RunWriter.create(path, record) if folder is None else RunWriter(folder, record, iteration=first_iteration)
 
         recorder = stack.enter_context(closing(RunRecorder(open_run, checkpoint_every, sharding, processes)))
         recorder.received_signal = stack.enter_context(deferred_signals())
@@ -193,6 +195,13 @@ def record_run(
             if recorder.stop_signal == signal.SIGTERM:
                 raise SystemExit(128 + recorder.stop_signal) from None
             raise
+
+
+def _warn_of_missing_signature(configs: Mapping[str, Any], processes: Processes) -> None:
+    """Warns, in the process that writes the run folder, if it will need --trust though this user writes it."""
+    policies = {role: args_to_dict(config) for role, config in configs.items() if isinstance(config, TrainingArgs)}
+    if processes.rank == 0 and (problem := signing_problem(policies)):
+        warnings.warn(problem, stacklevel=3)
 
 
 def _begun_folder(path: Path, is_writer: bool) -> RunFolder | None:

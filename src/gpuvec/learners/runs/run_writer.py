@@ -11,6 +11,7 @@ The files of the folder::
         result.json      the evaluation at the end, and what ended the training; missing while it has not ended
         failure.html     the last states before a number that was not finite, if that ended the training
         live-<iteration>.html, live-<iteration>.safetensors    with `--watch`: replays and their policies, see `replay.live`
+        live-<iteration>.mp4, live-<iteration>.gif    with `--capture-video`
         lock             locked by the process that writes to the folder
         tensorboard/     only with `--log tensorboard`
 """
@@ -22,7 +23,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,7 +44,7 @@ from gpuvec.learners.runs.records import (
     parse_json,
     to_json,
 )
-from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
+from gpuvec.learners.runs.sinks import NO_TRACKING, JsonLines, TensorBoard, Tracker, Tracking
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
@@ -54,51 +55,58 @@ class RunWriter:
     Args:
         folder: the run folder, which `close` closes.
         args: the settings.
-        sinks: where metrics are sent besides metrics.jsonl, keys of `sinks.SINKS`.
+        tracking: where metrics are sent besides metrics.jsonl.
         iteration: the iteration after which the run continues; 0 for a new run.
 
     Raises:
         RunInUseError: another process writes to the folder.
         CheckpointError: the folder contains links or damaged metrics.
-        RunWriteError: a file cannot be written.
+        RunWriteError: a file cannot be written, or a tracker cannot begin the run.
     """
 
-    def __init__(self, folder: RunFolder, args: Mapping[str, Any], sinks: Sequence[str] = (), iteration: int = 0) -> None:
+    def __init__(
+        self, folder: RunFolder, args: Mapping[str, Any], tracking: Tracking = NO_TRACKING, iteration: int = 0
+    ) -> None:
         folder.lock()
         self._folder, self.path = folder, folder.path
-        for name in sinks:
+        for name in tracking.log:
             folder.require_not_link(name)
-        metrics = JsonLines(folder, iteration)
+        self._metrics = JsonLines(folder, iteration)
         folder.remove(RESULT)
         folder.remove(FAILURE)
         folder.write(SETTINGS, to_json(dict(args)))
-        num_env_steps = iteration * args["num_envs"] * args["num_steps"] if iteration else 0
-        self._sinks: list[Sink] = [metrics]
-        self._sinks += [SINKS[name](self.path, args, num_env_steps) for name in sinks]
+        self._trackers: list[TensorBoard | Tracker] = []
+        self._steps_per_iteration = args["num_envs"] * args["num_steps"] if tracking.log else 0
+        try:
+            for name in tracking.log:
+                self._trackers.append(tracking.open(name, self.path, args, iteration * self._steps_per_iteration))
+        except BaseException:
+            self._close_sinks()
+            raise
 
     @classmethod
-    def new(cls, runs: Path | str, algorithm: str, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> RunWriter:
+    def new(cls, runs: Path | str, algorithm: str, args: Mapping[str, Any], tracking: Tracking = NO_TRACKING) -> RunWriter:
         """Creates the folder of a new run, <env>__<algorithm>__<seed>__<time>, and removes it if a file cannot be written.
 
         Args:
             runs: the path of the folder in which the run folder is created.
             algorithm: the name of the algorithm.
             args: the settings.
-            sinks: where metrics are sent besides metrics.jsonl, keys of `sinks.SINKS`.
+            tracking: where metrics are sent besides metrics.jsonl.
 
         Raises:
             RunWriteError: a file cannot be written.
         """
-        return cls.create(create_run_folder(runs, args["env"], algorithm, args["seed"]), args, sinks)
+        return cls.create(create_run_folder(runs, args["env"], algorithm, args["seed"]), args, tracking)
 
     @classmethod
-    def create(cls, path: Path, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> RunWriter:
+    def create(cls, path: Path, args: Mapping[str, Any], tracking: Tracking = NO_TRACKING) -> RunWriter:
         """Begins a run in a folder that has none, and removes the folder if a file cannot be written.
 
         Args:
             path: that of the folder, which is created if it does not exist.
             args: the settings.
-            sinks: where metrics are sent besides metrics.jsonl, keys of `sinks.SINKS`.
+            tracking: where metrics are sent besides metrics.jsonl.
 
         Raises:
             RunInUseError: another process writes to the folder, or wrote to it; the folder is unchanged.
@@ -117,7 +125,7 @@ class RunWriter:
                     "give another folder."
                 )
             folder.write(VERSIONS, to_json(collect_versions()))
-            return cls(folder, args, sinks)
+            return cls(folder, args, tracking)
         except BaseException:
             if is_own:
                 shutil.rmtree(path, ignore_errors=True)  # while it is locked, so that no other run can begin in it
@@ -146,8 +154,25 @@ class RunWriter:
         Raises:
             RunWriteError: metrics.jsonl cannot be written.
         """
-        for sink in self._sinks:
-            sink.log(metrics)
+        self._metrics.log(metrics)
+        for tracker in self._trackers:
+            tracker.log(metrics)
+
+    def log_video(self, stem: str, iteration: int) -> None:
+        """Passes a video in the run folder to the trackers.
+
+        Args:
+            stem: the names of its files without their suffixes.
+            iteration: the number of iterations of the policy that it shows.
+
+        Raises:
+            CheckpointError: the file is a link.
+        """
+        for tracker in self._trackers:
+            name = stem + tracker.video_suffix
+            self._folder.require_not_link(name)
+            if name in self._folder.file_names():  # the last two videos may come at once, and the first one be surplus already
+                tracker.log_video(self.path / name, iteration * self._steps_per_iteration)
 
     def save(self, checkpoint: Mapping[str, Any]) -> Path:
         """Writes a checkpoint, and removes all but the last two.
@@ -189,9 +214,12 @@ class RunWriter:
 
     def close(self) -> None:
         """Closes all files and unlocks the folder."""
-        for sink in self._sinks:
-            sink.close()
+        self._close_sinks()
         self._folder.close()
+
+    def _close_sinks(self) -> None:
+        for sink in (self._metrics, *self._trackers):
+            sink.close()
 
 
 def has_no_run(names: Iterable[str]) -> bool:
@@ -270,7 +298,8 @@ def create_run_folder(runs: Path | str, env: str, algorithm: str, seed: int) -> 
         seed: the seed of the training.
     """
     env_name = re.sub(r"[^\w.-]+", "-", env)
-    path = Path(runs) / f"{env_name}__{algorithm}__{seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    algorithm_name = algorithm.rpartition(":")[2]
+    path = Path(runs) / f"{env_name}__{algorithm_name}__{seed}__{time.strftime('%Y%m%d-%H%M%S')}"
     # Runs may start in the same second.
     for attempt in range(1, 1000):
         candidate = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")

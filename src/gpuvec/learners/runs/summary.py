@@ -141,7 +141,7 @@ def algorithm_of(settings: dict[str, Any], path: Path) -> str:
         path: the path of the folder.
     """
     algorithm = settings.get("algorithm")
-    return algorithm[:20] if isinstance(algorithm, str) else algorithm_in_name(path)
+    return algorithm.rpartition(":")[2][:20] if isinstance(algorithm, str) else algorithm_in_name(path)
 
 
 def algorithm_in_name(path: Path) -> str:

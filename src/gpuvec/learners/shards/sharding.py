@@ -9,7 +9,6 @@ from typing import Any
 
 from gpuvec.learners.algorithms import args_to_dict
 from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.torchrun import Sharding, Sync, number_of_shards
@@ -82,10 +81,11 @@ def require_divisible(configs: Mapping[str, Any], shards: int, processes: Proces
         for name, number in numbers.items():
             if number % shards:
                 raise ValueError(f"{name} must be a multiple of the number of shards, got {number} and {shards}.")
-        if isinstance(args, PPOArgs) and args.steps_per_iteration // shards % args.num_minibatches:
+        num_minibatches = getattr(args, "num_minibatches", 1)  # of PPO, and of algorithms of users
+        if args.steps_per_iteration // shards % num_minibatches:
             raise ValueError(
                 f"num_envs * num_steps / shards must be a multiple of num_minibatches, got {args.num_envs} * {args.num_steps} "
-                f"/ {shards} and {args.num_minibatches}."
+                f"/ {shards} and {num_minibatches}."
             )
 
 

@@ -4,6 +4,7 @@
 
     live-<iteration>.html           a replay of the policies after an iteration
     live-<iteration>.safetensors    these policies
+    live-<iteration>.mp4, .gif      the episode of the first environment, if the training captures videos
 """
 
 from __future__ import annotations
@@ -16,25 +17,19 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.replay.document import Replay, read_replay_in
 
 MAX_REPLAYS = 20  # that a run folder keeps
+REPLAY, POLICY = ".html", ".safetensors"
+SUFFIXES = (REPLAY, POLICY, ".mp4", ".gif")
 REPLAY_NAME = re.compile(r"live-(\d{1,18})\.html")
 
 
-def replay_name(iteration: int) -> str:
-    """Returns the name of the file of a live replay.
+def file_name(iteration: int, suffix: str) -> str:
+    """Returns the name of a file of a live replay.
 
     Args:
         iteration: the number of iterations of the policy.
+        suffix: one of `SUFFIXES`, or "" for the part that all have in common.
     """
-    return f"live-{iteration}.html"
-
-
-def policy_name(iteration: int) -> str:
-    """Returns the name of the policy file of a live replay.
-
-    Args:
-        iteration: the number of iterations of the policy.
-    """
-    return f"live-{iteration}.safetensors"
+    return f"live-{iteration}{suffix}"
 
 
 def live_iterations(folder: RunFolder) -> list[int]:
@@ -58,11 +53,11 @@ def read_live_replay(folder: RunFolder, iteration: int) -> Replay:
         ReplayError: the file is damaged, or of another version.
         CheckpointError: it is a link, or too large.
     """
-    return read_replay_in(folder, replay_name(iteration))
+    return read_replay_in(folder, file_name(iteration, REPLAY))
 
 
 def remove_surplus(folder: RunFolder) -> None:
-    """Removes live replays and their policies until `MAX_REPLAYS` are left, so that those that stay cover the whole training.
+    """Removes replays with their policies and videos until `MAX_REPLAYS` are left, which cover the whole training.
 
     Args:
         folder: the run folder.
@@ -70,8 +65,8 @@ def remove_surplus(folder: RunFolder) -> None:
     iterations = live_iterations(folder)
     while len(iterations) > MAX_REPLAYS:
         surplus = iterations.pop(find_surplus(iterations))
-        for name in (replay_name(surplus), policy_name(surplus)):
-            folder.remove(name)
+        for suffix in SUFFIXES:
+            folder.remove(file_name(surplus, suffix))
 
 
 def find_surplus(iterations: Sequence[int]) -> int:

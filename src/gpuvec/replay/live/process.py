@@ -7,7 +7,8 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
@@ -32,10 +33,12 @@ class LiveSettings(NamedTuple):
     Attributes:
         seconds: between two replays.
         rows: the number of environments.
+        videos: suffixes of the videos of the first environment that are saved with it.
     """
 
     seconds: float
     rows: int
+    videos: tuple[str, ...] = ()
 
 
 class LiveReplays:
@@ -55,12 +58,13 @@ class LiveReplays:
         self._learner, self._seconds, self._report = learner, settings.seconds, report
         self._due_time = time.monotonic()
         self._is_copying = self._has_failed = self._is_closing = False
+        self._has_videos, self._new_videos = bool(settings.videos), deque[int]()
         self._sent_iteration = -1
         self._pool = ThreadPoolExecutor(1, "gpuvec-live")
         self._pending: Future[None] | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         self._process = subprocess.Popen(
-            python_command(COMMAND, str(run), str(settings.rows), str(learner.args.seed)),
+            python_command(COMMAND, str(run), str(settings.rows), str(learner.args.seed), *settings.videos),
             env={**os.environ, **ENVIRONMENT},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -80,6 +84,11 @@ class LiveReplays:
             self._due_time = time.monotonic() + self._seconds
             self._readout.start()
             self._is_copying = True
+
+    def take_videos(self) -> Iterator[int]:
+        """Yields the iterations of which videos have been saved since the last call."""
+        while self._new_videos:
+            yield self._new_videos.popleft()
 
     def save_last(self, networks: dict[str, dict[str, Any]], iteration: int) -> None:
         """Saves a replay of the final policies, unless the newest one has them.
@@ -131,6 +140,8 @@ class LiveReplays:
         error = json.loads(answer)["error"] if answer else self._last_error()
         if error and not self._is_closing:
             self._fail(error)
+        elif not error and self._has_videos:
+            self._new_videos.append(iteration)
 
     def _last_error(self) -> str:
         """Returns the last line that the process printed before it ended."""

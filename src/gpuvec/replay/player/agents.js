@@ -5,6 +5,7 @@ const MAX_TRAIL = 32; // frames
 const SELECTED_TRAIL = 60; // frames
 const MIN_RADIUS = 4; // CSS pixels
 const MIN_RADIUS_OF_MANY = 1.6;
+const MAX_OUTLINE = 3; // pixels of the picture
 const RING_GAP = 5; // CSS pixels
 const MAX_DENSITY = 0.5; // radii in the mean distance of agents
 export const MANY_AGENTS = 2000;
@@ -18,11 +19,12 @@ export function clearCanvas(canvas, scale) {
   return context;
 }
 
-/** Returns the radius of symbols in pixels of the picture; `pixel` is the size of a CSS pixel there. */
-export function symbolRadius(scene, pixel) {
-  const { width, height, agents } = scene.header;
+/** Returns the radius of symbols of a frame in pixels of the picture; `pixel` is the size of a CSS pixel there. */
+export function symbolRadius(scene, frame, pixel) {
+  const { width, height } = scene.header;
   const largest = MAX_DENSITY * Math.sqrt((width * height) / scene.numAgents);
-  return Math.max(Math.min(agents.radius, largest), pixel * (scene.numAgents > MANY_AGENTS ? MIN_RADIUS_OF_MANY : MIN_RADIUS));
+  const smallest = pixel * (scene.numAgents > MANY_AGENTS ? MIN_RADIUS_OF_MANY : MIN_RADIUS);
+  return Math.max(Math.min(scene.radiusAt(frame), largest), smallest);
 }
 
 /** Draws a symbol: filled with an outline in the colour of the paper, or hollow and grey if it is inactive. */
@@ -34,7 +36,8 @@ export function drawSymbol(context, scene, role, colours, isActive, x, y, radius
   for (const [u, v] of symbols[role]) context.lineTo(x + cos * u - sin * v, y - sin * u - cos * v);
   context.closePath();
   context.lineJoin = "round";
-  context.lineWidth = (isActive ? 0.26 : 0.2) * radius;
+  // Half of the outline is outside: of large bodies, which may touch, it is narrow.
+  context.lineWidth = Math.min((isActive ? 0.26 : 0.2) * radius, MAX_OUTLINE);
   context.strokeStyle = isActive ? colours.paper : colours.inactive;
   context.stroke();
   context.fillStyle = colours.roles[role];
@@ -119,7 +122,7 @@ function drawLink(context, from, to, gap) {
 export function drawSelection(context, scene, frame, agent, colours, pixel) {
   const position = scene.positionOf(agent, frame);
   if (!position) return;
-  const gap = symbolRadius(scene, pixel) + RING_GAP * pixel;
+  const gap = symbolRadius(scene, frame, pixel) + RING_GAP * pixel;
   context.strokeStyle = colours.ink;
   context.lineWidth = 1.25 * pixel;
   context.globalAlpha = 0.45;

@@ -3,6 +3,7 @@
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
 
 const MAX_ELAPSED = 250; // [ms]
+const HOLD = 1; // seconds for which a loop stays at the last frame
 
 export class Clock {
   /** `onchange` is called after each change of frame, speed, or whether the clock runs. */
@@ -53,7 +54,7 @@ export class Clock {
     const elapsed = Math.min(Math.max(now - this.now, 0), MAX_ELAPSED); // A hidden page has no refreshes.
     this.now = now;
     this.time += (elapsed / 1000) * this.framesPerSecond * this.speed;
-    if (this.isLooping) this.time %= this.numFrames;
+    if (this.isLooping) this.time %= this.numFrames + HOLD * this.framesPerSecond * this.speed;
     const frame = Math.min(Math.floor(this.time), this.last);
     if (frame !== this.frame) this.change({ frame, isPlaying: this.isLooping || frame < this.last });
     requestAnimationFrame((next) => this.advance(next));

@@ -8,9 +8,14 @@ import { readScenes } from "./scene.js";
 let player = null;
 
 async function start() {
-  const header = byId("replay-header")?.textContent ?? "";
-  player = new Player(readScenes(header, await inflate("replay-data")));
-  player.clock.setFrame(Number(JSON.parse(header).start_frame) || 0);
+  const text = byId("replay-header")?.textContent ?? "";
+  const scenes = readScenes(text, await inflate("replay-data"));
+  const { start_frame: frame, about, autoplay } = JSON.parse(text);
+  player = new Player(scenes, Array.isArray(about) ? about.filter(Array.isArray) : []);
+  player.clock.setFrame(Number(frame) || 0);
+  if (autoplay !== true || window.matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  player.clock.change({ isLooping: true });
+  player.clock.toggle(true);
 }
 
 const ready = start();
@@ -28,6 +33,7 @@ const api = {
   play: () => player.clock.toggle(true),
   pause: () => player.clock.toggle(false),
   select: (scene, agent) => player.select(scene, agent),
+  enlarge: (scene) => player.enlarge(scene),
   /** Returns the array of the track that a path such as "rewards" or "agents.x" names in the header of a scene. */
   values(scene, path) {
     const track = path.split(".").reduce((part, name) => part[name], player.scenes[scene].header);

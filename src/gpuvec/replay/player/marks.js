@@ -2,6 +2,9 @@
 
 import { channels } from "./theme.js";
 
+const MIN_TEXT = 9; // CSS pixels
+const MAX_TEXT = 200; // characters
+const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
 const images = new WeakMap(); // of the marks that are cells
 
 /** Returns a colour "#rrggbb" as a pixel: red, green, blue and alpha, a little-endian word on all machines of browsers. */
@@ -36,6 +39,18 @@ function tracePoints(context, numbers, offset, points) {
   for (let k = offset; k < offset + 2 * points; k += 2) context.lineTo(numbers[k], numbers[k + 1]);
 }
 
+/** Writes a text in the room that it has up to the edge of the picture: where it is too long, the browser condenses it. */
+function drawText(context, scene, mark, row, [x, y], pixel) {
+  const text = mark.texts?.[scene.field(mark.text).row(row)[0]];
+  const { width } = scene.header;
+  const room = { center: 2 * Math.min(x, width - x), right: x }[mark.align] ?? width - x;
+  if (typeof text !== "string" || !(room > 0)) return;
+  context.font = `${Math.max(Number(mark.size) || 0, MIN_TEXT * pixel)}px ${FONT}`;
+  context.textAlign = mark.align;
+  context.textBaseline = "middle";
+  context.fillText(text.slice(0, MAX_TEXT), x, y, room);
+}
+
 /** Draws parts of a layout. `pixel` is the size of a CSS pixel in the picture. */
 export function drawMarks(context, scene, { layout, row }, parts, colours, pixel) {
   const numbers = scene.field(layout.coordinates).row(row);
@@ -58,12 +73,14 @@ export function drawMarks(context, scene, { layout, row }, parts, colours, pixel
       tracePoints(context, numbers, offset, mark.points);
       context.lineWidth = Math.max(mark.width, pixel);
       context.stroke();
+    } else if (mark.kind === "text") {
+      drawText(context, scene, mark, row, numbers.subarray(offset), pixel);
     }
   }
 }
 
 /** Returns whether marks of a layout are the same in all of its frames. */
 export function isConstant(scene, { layout }, parts) {
-  const tracks = [layout.coordinates, layout.colours, ...parts.map(({ mark }) => mark.values).filter(Boolean)];
+  const tracks = [layout.coordinates, layout.colours, ...parts.map(({ mark }) => mark.values ?? mark.text).filter(Boolean)];
   return tracks.every((track) => scene.field(track).shape[0] === 1);
 }

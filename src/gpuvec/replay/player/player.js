@@ -4,18 +4,21 @@ import { MANY_AGENTS } from "./agents.js";
 import { Clock, SPEEDS } from "./clock.js";
 import { byId, el, setText } from "./dom.js";
 import { Inspector } from "./inspector.js";
+import { chooseLayout } from "./layout.js";
 import { SceneView } from "./sceneview.js";
 import { onThemeChange } from "./theme.js";
 import { eventSymbol, Timeline } from "./timeline.js";
 
 const JUMP = 10; // frames of an arrow key with shift
+const NARROW = 760; // CSS pixels; the style sheet has the same width
 
 export class Player {
-  constructor(scenes) {
+  /** `about` has the title and the text of paragraphs that are shown beside the scenes. */
+  constructor(scenes, about = []) {
     const events = scenes.flatMap((scene) => scene.events).sort((a, b) => a.frame - b.frame);
-    Object.assign(this, { scenes, events, selection: null, views: [] });
-    // Trails of very many agents hide these, and are shown on demand.
-    this.showTrails = scenes.every((scene) => scene.numAgents <= MANY_AGENTS);
+    Object.assign(this, { scenes, events, selection: null, enlarged: null, views: [] });
+    // Trails of very many agents hide these, and those on a map of cells hide the map: they are shown on demand.
+    this.showTrails = scenes.every((scene) => scene.numAgents <= MANY_AGENTS && !scene.hasMap);
     const numFrames = Math.max(...scenes.map((scene) => scene.numFrames));
     const clock = new Clock(numFrames, scenes[0].header.fps || 10, () => this.draw());
     Object.assign(this, { clock, actions: this.makeActions(clock) });
@@ -24,12 +27,46 @@ export class Player {
     byId("message").hidden = true;
     byId("app").hidden = false;
     this.writeTexts();
+    this.writeAbout(about);
     this.listEvents();
     this.connect();
     this.views = scenes.map((scene) => new SceneView(scene, this));
     byId("scenes").append(...this.views.map(({ node }) => node));
-    // The only agent of a scene needs no click, unless the page is narrow and the panel would cover the picture (style.css).
-    this.select(scenes[0].numAgents === 1 && window.innerWidth > 760 ? 0 : null, 0);
+    new ResizeObserver(() => this.arrange()).observe(byId("scenes"));
+    // The only agent of a scene needs no click, unless its panel would cover the picture of a narrow page, or follow a text.
+    this.select(scenes[0].numAgents === 1 && window.innerWidth > NARROW && !about.length ? 0 : null, 0);
+  }
+
+  writeAbout(about) {
+    const node = byId("about");
+    const paragraphs = about.map(([title, text]) => el("p", {}, el("b", {}, `${title}`), ` ${text}`));
+    node.querySelector("summary").append(...paragraphs.slice(0, 2));
+    node.append(...paragraphs.slice(2));
+    Object.assign(node, { hidden: !about.length, open: window.innerWidth > NARROW });
+  }
+
+  /** Shows one scene alone, or all scenes for null. */
+  enlarge(scene) {
+    this.enlarged = this.scenes.length > 1 && window.innerWidth > NARROW ? scene : null;
+    this.arrange();
+  }
+
+  /** Gives pictures the size with which all visible scenes fit into the page, if they all have one. */
+  arrange() {
+    const visible = this.views.filter(({ scene }) => [null, scene.index].includes(this.enlarged));
+    this.views.forEach((view) => view.show(visible.includes(view), this.enlarged !== null));
+    const node = byId("scenes");
+    const { paddingLeft, paddingRight, paddingTop, paddingBottom } = getComputedStyle(node);
+    const [width, height] = [
+      node.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight),
+      node.clientHeight - parseFloat(paddingTop) - parseFloat(paddingBottom),
+    ];
+    const canFill = window.innerWidth > NARROW && visible.every(({ scene }) => scene.hasPicture);
+    const layout = canFill ? chooseLayout(visible.map((view) => view.shape), width, height) : null;
+    node.classList.toggle("fill", layout !== null);
+    node.classList.toggle("beside", layout?.isBeside ?? false);
+    for (const name of ["columns", "rows"]) node.style.setProperty(`--${name}`, layout?.[name] ?? 1);
+    visible.forEach((view, k) => view.picture?.style.setProperty("--width", `${Math.floor(layout?.widths[k] ?? 0)}px`));
   }
 
   writeTexts() {
@@ -52,7 +89,8 @@ export class Player {
         this.draw();
       },
       e: () => this.jumpToNext(1), E: () => this.jumpToNext(-1), a: () => this.selectNext(1), A: () => this.selectNext(-1),
-      "?": () => byId("help").showModal(), Escape: () => this.select(null, null),
+      "?": () => byId("help").showModal(),
+      Escape: () => (this.enlarged === null ? this.select(null, null) : this.enlarge(null)),
     };
   }
 

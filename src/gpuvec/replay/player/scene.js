@@ -1,7 +1,7 @@
 // Scenes: episodes as the header of a replay describes them, with tracks that are decoded when they are first needed.
 
 import { damaged, ReplayProblem } from "./loading.js";
-import { COLOURS } from "./theme.js";
+import { COLOURS, isGrey } from "./theme.js";
 import { decode } from "./tracks.js";
 
 const VERSION = 2;
@@ -26,14 +26,22 @@ export function readScenes(text, data) {
 }
 
 /** Parts of the marks of a layout, each with the positions of its numbers in the tracks of coordinates and colours. */
-function splitLayout(layout) {
+function splitLayout(layout, scene) {
   let [offset, colour] = [0, 0];
   const parts = layout.marks.map((mark) => {
     const part = { mark, offset, colour };
-    offset += mark.kind === "circle" ? 3 : 2 * (mark.points ?? 0);
+    const count = mark.kind === "circle" ? 3 : 2 * (mark.points ?? 0);
+    const isText = mark.kind === "text";
+    if (!(count >= 0) || (isText && !(Array.isArray(mark.texts) && scene.field(mark.text).size === 1))) {
+      throw damaged(`A mark is not valid: ${JSON.stringify(mark).slice(0, 200)}.`);
+    }
+    offset += count;
     if (mark.kind !== "cells" && mark.kind !== "agents") colour += 1;
     return part;
   });
+  if (offset !== scene.field(layout.coordinates).size || colour !== scene.field(layout.colours).size) {
+    throw damaged("A layout has other numbers than its marks need.");
+  }
   const agents = layout.marks.findIndex((mark) => mark.kind === "agents");
   const [before, after] = agents < 0 ? [parts, []] : [parts.slice(0, agents), parts.slice(agents + 1)];
   return { layout, before, after, hasAgents: agents >= 0 };
@@ -50,7 +58,8 @@ export class Scene {
     this.rewards = this.field(header.rewards); // (T - 1, A)
     this.numAgents = this.rewards.size;
     this.roleNames = header.agents?.names ?? ["agent"];
-    this.roleColours = header.agents?.colours ?? COLOURS;
+    // A curve is not black or white, which is the colour of a page.
+    this.roleColours = (header.agents?.colours ?? COLOURS).map((colour, role) => (isGrey(colour) ? COLOURS[role % 6] : colour));
     if (header.agents) {
       const fields = ["role", "x", "y", "heading", "active"].filter((name) => header.agents[name]);
       this.agents = Object.fromEntries(fields.map((name) => [name, this.field(header.agents[name])]));
@@ -66,7 +75,11 @@ export class Scene {
   }
 
   prepareLayouts() {
-    this.layouts = (this.header.layouts ?? []).map(splitLayout);
+    this.layouts = (this.header.layouts ?? []).map((layout) => splitLayout(layout, this));
+    const { width, height } = this.header;
+    const fillsPicture = ({ box: [left, top, right, bottom] }) => right - left >= width && bottom - top >= height;
+    const isMap = (mark) => mark.kind === "cells" && fillsPicture(mark);
+    this.hasMap = this.layouts.some(({ layout }) => layout.marks.some(isMap));
     this.hasPicture = this.layouts.some(({ layout }) => layout.marks.length > 0);
     if (!this.layouts.length) return;
     const numbers = this.field(this.header.layout);
@@ -81,6 +94,12 @@ export class Scene {
   /** Returns the frame of the scene at a frame of the clock: a shorter scene stays at its end. */
   clamp(frame) {
     return Math.min(frame, this.numFrames - 1);
+  }
+
+  /** Returns the radius of symbols in pixels of the picture, as the environment draws them. */
+  radiusAt(frame) {
+    const { radius, radii } = this.header.agents;
+    return radii ? this.field(radii).row(frame)[0] : radius;
   }
 
   isActive(agent, frame) {

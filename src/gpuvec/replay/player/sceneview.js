@@ -19,13 +19,16 @@ export class SceneView {
   constructor(scene, player) {
     Object.assign(this, { scene, player });
     this.node = el("article", { className: "scene" }, this.header());
-    if (scene.hasPicture) this.node.append(this.stage());
-    if (scene.agents) this.node.append(this.legend());
+    const [body, facts] = [el("div", { className: "body" }), el("div", { className: "facts" })];
+    this.node.append(body);
+    if (scene.hasPicture) body.append(this.stage());
+    body.append(facts);
+    if (scene.agents) facts.append(this.legend());
     // Without agents in the picture, a click anywhere shows the first agent with details.
     else this.node.addEventListener("click", () => player.select(scene.index, scene.details.agents[0] ?? 0));
     const state = Object.entries(scene.header.state ?? {}).map(([name, track]) => this.stateChart(name, scene.field(track)));
     this.charts = [this.rewardChart(), ...state];
-    this.node.append(...this.charts.map(({ node }) => node));
+    facts.append(...this.charts.map(({ node }) => node));
     this.setTheme();
   }
 
@@ -35,10 +38,35 @@ export class SceneView {
     const facts = [env, policy, number("seed", seed), number("row", row)];
     const about = facts.filter((fact) => fact && fact !== this.scene.title).join(" · ");
     this.badge = el("span", { className: "badge", hidden: true }, "ended");
+    this.caption = el("span", { className: "caption" });
+    this.button = el("button", { className: "plain enlarge", onclick: (event) => {
+      event.stopPropagation();
+      this.toggle();
+    } });
     return el("header", {},
       el("span", { className: "number" }, `${this.scene.index + 1}`),
       el("div", { className: "title" }, el("h2", {}, this.scene.title), el("p", { className: "muted" }, about)),
-      this.badge);
+      this.caption, this.badge, ...(this.player.scenes.length > 1 ? [this.button] : []));
+  }
+
+  /** Shows this scene alone, or all again. */
+  toggle() {
+    const { player, scene } = this;
+    player.enlarge(player.enlarged === null ? scene.index : null);
+  }
+
+  /** Shows or hides the scene; `isAlone` says whether all others are hidden. */
+  show(isVisible, isAlone) {
+    this.node.hidden = !isVisible;
+    this.button.textContent = isAlone ? "\u00d7" : "\u2922";
+    this.button.title = isAlone ? "Show all scenes (Escape)" : "Show this scene alone";
+    this.button.setAttribute("aria-label", this.button.title);
+  }
+
+  /** What decides how large the picture can be. */
+  get shape() {
+    const { width, height } = this.scene.header;
+    return { aspect: width / height, hasLegend: Boolean(this.scene.agents) };
   }
 
   /** Returns the picture: three canvases, with the marks before the agents, with the agents, and with all above them. */
@@ -50,14 +78,19 @@ export class SceneView {
     this.picture = el("div", { className: "stage", role: "img", "aria-label": label }, ...this.canvases);
     this.picture.style.setProperty("--aspect", width / height);
     new ResizeObserver(() => this.resize()).observe(this.picture);
-    if (!scene.agents) return this.picture;
+    if (!scene.agents) {
+      this.picture.addEventListener("click", () => this.toggle());
+      return this.picture;
+    }
     const [, canvas] = this.canvases;
     const isMany = scene.numAgents > MANY_AGENTS;
     this.renderer = isMany ? PointRenderer.create(canvas, scene) : new PathRenderer(canvas, scene);
     if (!this.renderer) this.drawWithoutWebGL();
     canvas.addEventListener("webglcontextlost", () => this.drawWithoutWebGL());
     this.picture.addEventListener("click", ({ offsetX, offsetY }) => {
-      this.player.select(scene.index, this.pick(offsetX, offsetY));
+      const agent = this.pick(offsetX, offsetY);
+      if (agent === null && this.player.selection?.scene !== scene.index) this.toggle();
+      else this.player.select(scene.index, agent);
     });
     this.picture.addEventListener("pointermove", ({ offsetX, offsetY }) => {
       this.picture.style.cursor = this.pick(offsetX, offsetY) === null ? "" : "pointer";
@@ -81,8 +114,7 @@ export class SceneView {
     const [width, height] = [picture.clientWidth, picture.clientHeight].map((size) => Math.round(size * ratio));
     canvases.forEach((canvas) => Object.assign(canvas, { width, height }));
     this.pixel = scene.header.width / picture.clientWidth; // The size of a CSS pixel in the picture.
-    const radius = scene.agents ? symbolRadius(scene, this.pixel) : 0;
-    this.view = { scale: width / scene.header.width, radius, colours };
+    this.view = { scale: width / scene.header.width, radius: 0, colours };
     this.background = null;
     this.draw(this.player.clock.frame);
   }
@@ -140,7 +172,7 @@ export class SceneView {
     this.roles?.forEach(({ icon }, role) => {
       const context = icon.getContext("2d");
       context.clearRect(0, 0, icon.width, icon.height);
-      drawSymbol(context, scene, role, { ...this.colours, paper: "transparent" }, true, LEGEND_SIZE, LEGEND_SIZE, 12, 0);
+      drawSymbol(context, scene, role, { ...this.colours, paper: this.colours.outline }, true, LEGEND_SIZE, LEGEND_SIZE, 12, 0);
     });
     this.resize();
   }
@@ -151,12 +183,24 @@ export class SceneView {
     const frame = scene.clamp(time);
     this.badge.hidden = time < scene.numFrames - 1 || scene.numFrames === player.clock.numFrames;
     this.charts.forEach((chart) => chart.draw(time));
+    setText(this.caption, this.lastEvent(frame)?.text ?? "");
     if (this.view) this.drawPicture(frame);
     this.drawCounts(frame);
   }
 
+  /** Returns the last event up to a frame; the end of an episode is one only if nothing else says how it ended. */
+  lastEvent(frame) {
+    const past = this.scene.events.filter((event) => event.frame <= frame && event.kind !== "td_error");
+    const [before, last] = [past.at(-2), past.at(-1)];
+    return last?.kind === "end" && before?.frame === last.frame ? before : last;
+  }
+
   drawPicture(frame) {
-    const { scene, player, pixel, view, colours, renderer, canvases: [below, , above] } = this;
+    const { scene, player, pixel, colours, renderer, canvases: [below, , above] } = this;
+    const radius = scene.agents ? symbolRadius(scene, frame, pixel) : 0;
+    // Renderers draw their images again for another view.
+    if (radius !== this.view.radius) this.view = { ...this.view, radius };
+    const { view } = this;
     const layout = scene.layoutOfFrame[frame];
     const hasTrails = player.showTrails && layout.hasAgents;
     const background = isConstant(scene, layout, layout.before) ? layout.layout : frame;

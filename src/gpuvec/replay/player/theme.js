@@ -17,6 +17,7 @@ export const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 
 const format = (rgb) => `#${rgb.map((c) => Math.round(c).toString(16).padStart(2, "0")).join("")}`;
 const mix = (a, b, share) => a.map((c, i) => c + (b[i] - c) * share);
 const brightness = ([r, g, b]) => (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
+export const isGrey = (hex) => isNeutral(channels(hex));
 const isNeutral = (rgb) => Math.max(...rgb) - Math.min(...rgb) <= NEUTRAL;
 
 /** Returns a colour for white paper as it is legible on dark paper: greys are inverted, deep colours lighter. */
@@ -25,17 +26,21 @@ function onDarkPaper(rgb) {
   return mix(rgb, WHITE, Math.max(0, (MIN_BRIGHTNESS - brightness(rgb)) / (1 - brightness(rgb))));
 }
 
-/** Returns whether filled marks are both black and white, such as the pieces of a game: inverting these would mislead. */
+/** Returns whether what is filled is both black and white, such as the pieces of a game: inverting these would mislead. */
 function hasBlackAndWhite(scene) {
   const used = new Set();
+  const { palette, agents } = scene.header;
   for (const { layout, before, after } of scene.layouts) {
     const { data, size } = scene.field(layout.colours);
     for (const { mark, colour } of [...before, ...after]) {
       if (mark.kind === "cells") mark.palette.forEach((index) => used.add(index));
-      else if (mark.kind !== "line") for (let i = colour; i < data.length; i += size) used.add(data[i]);
+      else if (["polygon", "circle"].includes(mark.kind)) {
+        for (let i = colour; i < data.length; i += size) used.add(data[i]);
+      }
     }
   }
-  const greys = [...used].map((index) => channels(scene.header.palette[index])).filter(isNeutral).map(brightness);
+  const colours = [...[...used].map((index) => palette[index]), ...(agents?.colours ?? [])];
+  const greys = colours.map(channels).filter(isNeutral).map(brightness);
   return greys.some((grey) => grey > 0.85) && greys.some((grey) => grey < 0.25);
 }
 
@@ -47,6 +52,7 @@ export function sceneColours(scene) {
   return {
     paper: isOnDark ? format(DARK_PAPER) : "#ffffff",
     ink: isOnDark ? "#ffffff" : "#111318",
+    outline: scene.isFaithful ? "#808080" : "transparent", // of symbols in the legend, whose paper is not that of the picture
     inactive: isOnDark ? "#6d7380" : "#a9adb5",
     palette: (scene.header.palette ?? []).map(adapt),
     roles: (scene.header.agents?.colours ?? []).map(adapt),

@@ -56,7 +56,7 @@ def _compare_in_process(deadline: float, job: ComparisonJob) -> ComparisonReport
             return ComparisonReport(**json.loads(report_file.read_text()))
         place = f"{place_file.read_text()}: " if place_file.exists() else ""
     status = process.returncode
-    if status == -signal.SIGXCPU:
+    if status < 0 and status == -signal.SIGXCPU:  # Windows has neither
         limit = f"a call on cpu or on {job.target} does not return within {job.time_limit:g} s of CPU time"
         return ComparisonReport(difference=f"{place}{limit}; if it is only slow, raise --time-limit")
     cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

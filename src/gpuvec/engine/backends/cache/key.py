@@ -45,8 +45,8 @@ AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "observations.py"
 FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "critic_observation", "tables", "masked_components")
 # Fields of an environment that kernels do not read; `KernelOptions` has the time limit and the functions in CUDA C++.
 HOST_FIELDS = frozenset((
-    "max_episode_steps", "reward_threshold", "field_ranges", "structural", "check", "draw", "feature_names", "action_names",
-    "cuda_c", "render_fps",
+    "max_episode_steps", "reward_threshold", "field_ranges", "structural", "check", "draw", "events", "feature_names",
+    "action_names", "cuda_c", "render_fps",
 ))  # fmt: skip
 
 

@@ -3,8 +3,6 @@
 The code in these files is executed, on the CPU or the GPU. Therefore the folder must belong to the user of this process and
 give no permissions to others, or it is not used. The environment variable `GPUVEC_CACHE` is "off", or the folder in which a
 folder for machine code is created. Only files that this module has written are removed.
-
-For the same reason the folder remembers what code of his own the user has run before, see `remember_file`.
 """
 
 from __future__ import annotations
@@ -88,47 +86,14 @@ def load_or_start(
     def wait_and_store() -> list[R]:
         records = wait()
         if (is_cacheable is None or all(map(is_cacheable, records))) and key() == name:
-            _store(path, name, records)
+            # A full or read-only disk costs the next process a compilation.
+            with _open_folder(path) as folder, suppress(OSError):
+                if folder is not None:
+                    _write(folder, name, records)
+                    _prune(folder, MAX_BYTES)
         return records
 
     return wait_and_store
-
-
-def _store(path: Path, name: str, records: list[R]) -> None:
-    """Writes the records to a file of the folder `path`, if the folder can be used."""
-    with _open_folder(path) as folder:
-        if folder is not None:
-            with suppress(OSError):  # a full or read-only disk costs the next process a compilation
-                _write(folder, name, records)
-                _prune(folder, MAX_BYTES)
-
-
-def remember_file(path: Path) -> None:
-    """Remembers that the user has run the code in a file, if the folder can be used.
-
-    Args:
-        path: the absolute path of the file, which may change afterwards, as a user's own files do, but no link on the path may.
-    """
-    if (folder := cache_folder()) is not None:
-        _store(folder, _name_of_file(path), [])
-
-
-def is_file_remembered(path: Path) -> bool:
-    """Whether `remember_file` was called for the file at this absolute path, by this user.
-
-    Args:
-        path: the absolute path of the file.
-    """
-    if (cache := cache_folder()) is None:
-        return False
-    with _open_folder(cache) as folder:
-        return folder is not None and _read(folder, _name_of_file(path), tuple) is not None
-
-
-def _name_of_file(path: Path) -> str:
-    """A name for a path and the places to which it and the folders around it lead, some of which may be links."""
-    places = [os.path.realpath(place) for place in (path, *path.parents)]
-    return "run-before-" + hashlib.sha256(os.fsencode("\0".join((str(path), *places)))).hexdigest()
 
 
 def cache_folder() -> Path | None:

@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.algorithms import args_from_json, args_to_dict
+from gpuvec.learners.algorithms import ALL, args_from_json, args_to_dict
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
 from gpuvec.learners.population.results.population_history import (
@@ -46,6 +47,8 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.npz_files import NpzReader, write_npz
 from gpuvec.learners.runs.records import POPULATION, VERSIONS, to_json
 from gpuvec.learners.runs.run_writer import RunWriter, collect_versions, create_run_folder
+from gpuvec.learners.runs.signed_archives import archive_signature, write_signed
+from gpuvec.learners.runs.trusted_code import import_code
 
 STATE = "state/"  # the beginning of the names of the arrays of the state
 AGENT_FOLDER = ".best.part"  # the run folder of an agent before it is complete
@@ -95,7 +98,7 @@ class PopulationWriter:
         }  # fmt: skip
         content = {**history.arrays(), **state_to_arrays(result.state, STATE), **arrays}
         with folder.open_replacement(POPULATION) as file:
-            write_npz(file, content, record)
+            write_signed(file, partial(write_npz, arrays=content, record=record), {ALL: record["base"]})
         return folder.path
 
     def finish(self, result: PopulationResult, num_best: int, part: FilePart | None = None) -> Path:
@@ -227,30 +230,33 @@ class SavedPopulation(NamedTuple):
         return PopulationResult(self.args, self.history, self.state, self.path)
 
 
-def load_population(path: Path | str) -> SavedPopulation:
+def load_population(path: Path | str, trust: bool = False) -> SavedPopulation:
     """Reads the folder of a population, which anybody may have written: nothing in it is executed.
 
     Args:
         path: the path of the folder.
+        trust: whether the modules that it names may be imported, which runs their code.
 
     Raises:
         FileNotFoundError: there is no such folder, or it is not that of a population.
-        CheckpointError: the file is damaged, or of another version.
+        CheckpointError: the file is damaged, of another version, or names a module that is neither imported nor trusted.
     """
     with RunFolder(path) as folder, open_population(folder) as (reader, record):
-        return read_population(reader, record)
+        return read_population(reader, record, trust)
 
 
-def read_population(reader: NpzReader, record: Mapping[str, Any]) -> SavedPopulation:
+def read_population(reader: NpzReader, record: Mapping[str, Any], trust: bool) -> SavedPopulation:
     """Reads a population, after checks that its parts fit together.
 
     Args:
         reader: the file, which anybody may have written.
         record: its record.
+        trust: as for `load_population`.
 
     Raises:
-        CheckpointError: the file is damaged.
+        CheckpointError: the file is damaged, or names a module that is neither imported nor trusted.
     """
+    import_code({ALL: record["base"]}, reader.name, trust, archive_signature(reader.file))
     history = read_history(reader, record["num_agents"])
     try:
         args = _population_args(record["base"], history)

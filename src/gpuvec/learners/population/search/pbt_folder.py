@@ -40,18 +40,19 @@ def pbt_part(args: PBTArgs, trained: PBTResult) -> FilePart:
     return FilePart({PBT: {"parameters": [list(each) for each in args.parameters], **own}}, arrays)
 
 
-def load_pbt(path: Path | str) -> tuple[PBTArgs, PBTResult]:
+def load_pbt(path: Path | str, trust: bool = False) -> tuple[PBTArgs, PBTResult]:
     """Reads the folder of a training, which anybody may have written: nothing in it is executed.
 
     Args:
         path: the path of the folder.
+        trust: whether the modules that it names may be imported, which runs their code.
 
     Raises:
         FileNotFoundError: there is no such folder, or it is not that of a population.
-        CheckpointError: the file is damaged, or of another version.
+        CheckpointError: the file is damaged, of another version, or names a module that is neither imported nor trusted.
     """
     with RunFolder(path) as folder, open_population(folder) as (reader, record):
-        saved = read_population(reader, record)
+        saved = read_population(reader, record, trust)
         try:
             values = require_mapping(record.get(PBT), PBT)
             require_keys(values, ("parameters", *OWN_SETTINGS), PBT, exact=True)

@@ -77,9 +77,12 @@ class SweepArgs:
 
     @property
     def rungs(self) -> list[tuple[int, int]]:
-        """The parts before the confirmation: the number of trials in each, and the iteration after which it ends."""
-        parts = []
+        """The parts before the confirmation: the number of trials in each, and the iteration after which it ends.
+
+        A training with few iterations has fewer parts, since each part has at least one.
+        """
+        parts: dict[int, int] = {}
         for k in range(self.halvings + 1):
             trials = max(min(self.num_confirmed, self.num_trials), self.num_trials // self.reduction**k)
-            parts.append((trials, math.ceil(self._iterations / self.reduction ** (self.halvings - k))))
-        return parts
+            parts.setdefault(math.ceil(self._iterations / self.reduction ** (self.halvings - k)), trials)
+        return [(trials, end) for end, trials in parts.items()]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.errors import CheckpointError, StateError
-from gpuvec.learners.algorithms import args_to_dict
+from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.population.results.population_folder import population_base, read_state, save_agent
 from gpuvec.learners.population.results.population_history import read_history
 from gpuvec.learners.population.search.sweep import SweepProgress, SweepResult, population_of_part
@@ -36,6 +36,7 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.npz_files import NpzReader, flatten, to_npz, write_npz
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, VERSIONS, parse_json, to_json
 from gpuvec.learners.runs.run_writer import collect_versions, create_run_folder
+from gpuvec.learners.runs.trusted_code import SIGNATURE, Signature, digest_of, import_code, sign
 
 PROGRESS, TRIALS_PICTURE = "progress.npz", "trials.png"
 TRIAL, HISTORY, STATE = "trial/", "history/", "state/"  # the beginnings of the names of arrays in the progress
@@ -72,7 +73,9 @@ class SweepWriter:
     def _write_record(self, finished_parts: int, **result: Any) -> None:
         """Writes sweep.json."""
         assert self._folder is not None, "it is open"
-        self._folder.write(SWEEP, to_json({**args_record(self._args), "finished_parts": finished_parts, **result}))
+        record = {**args_record(self._args), "finished_parts": finished_parts, **result}
+        signature = sign({ALL: record["base"]}, digest_of(record))
+        self._folder.write(SWEEP, to_json({**record, SIGNATURE: signature} if signature else record))
 
     def close(self) -> None:
         """Unlocks and closes the folder."""
@@ -159,15 +162,16 @@ def result_record(result: SweepResult) -> dict[str, Any]:
     return {"best": result.best, "threshold": threshold, "evaluation": evaluation, "confirmations": confirmations}
 
 
-def load_sweep(folder: RunFolder) -> tuple[SweepArgs, SweepProgress]:
+def load_sweep(folder: RunFolder, trust: bool = False) -> tuple[SweepArgs, SweepProgress]:
     """Reads where a search continues from its folder, which anybody may have written: nothing in it is executed.
 
     Args:
         folder: the folder.
+        trust: whether the modules that it names may be imported, which runs their code.
 
     Raises:
         FileNotFoundError: it is not the folder of a search.
-        CheckpointError: a file is damaged.
+        CheckpointError: a file is damaged, or names a module that is neither imported nor trusted.
         StateError: the search is complete.
     """
     try:
@@ -176,6 +180,10 @@ def load_sweep(folder: RunFolder) -> tuple[SweepArgs, SweepProgress]:
         raise FileNotFoundError(
             f"{folder.path} is not the folder of a search: it has no {SWEEP}. `gpuvec sweep` creates one."
         ) from None
+    if isinstance(record, dict):
+        text = record.pop(SIGNATURE, None)
+        signature = Signature(text if isinstance(text, str) else None, lambda: digest_of(record))
+        import_code({ALL: record.get("base")}, folder.path / SWEEP, trust, signature)
     try:
         args = _parse_args(record)
     except (CheckpointError, ValueError, TypeError) as error:
