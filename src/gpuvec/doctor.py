@@ -1,7 +1,7 @@
 """The report of `gpuvec doctor`: what works on this machine, what does not and why, and what to do about it.
 
-This module imports only the standard library, so that it can report whatever is missing. `python -m gpuvec.doctor` works
-even where the packages of the command line are not installed.
+This module imports only the standard library, so that it can report whatever is missing: run.py reads it before gpuvec is
+installed, and `python -m gpuvec.doctor` works even where the packages of the command line are not.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import warnings
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
-
-from gpuvec.signing_key import KeyUnusable, key_path, read_key
 
 REQUIRED_EXTRAS = {  # distribution -> the extra of gpuvec that installs it, "" for a dependency of gpuvec itself
     "numpy": "",
@@ -206,6 +204,8 @@ def _check_outputs(working_devices: tuple[str, ...], gpu_extra: str) -> list[Fin
 
 def _check_key() -> Finding:
     """Whether files that this user writes can be signed, without which runs of their own environments need --trust."""
+    from gpuvec.signing_key import KeyUnusable, key_path, read_key  # run.py reads this file before gpuvec is installed
+
     try:
         is_there, path = read_key() is not None, key_path()
     except KeyUnusable as error:

@@ -102,15 +102,18 @@ def test_a_training_continues_from_its_checkpoint_bit_for_bit() -> None:
 
 def test_random_players_take_allowed_actions() -> None:
     env = gym.make_vec("tests/Signal-v0", 8, device="cpu", output="torch", validate=True)
-    with pytest.raises(AssertionError):
-        at_random(0)(env)  # the actions of runners are a Box
     obs, infos = env.reset(seed=0)
-    still = lambda envs: lambda obs: torch.zeros(obs.shape[0], 2, 2)
-    act = by_role({"lamp": at_random(0), "watcher": at_random(1), "runner": still})(env)
+    act, drawn = at_random(0)(env), []
     for _ in range(6):
         actions, masks = act(obs, infos["action_mask"]), infos["action_mask"]
         assert masks["lamp"].gather(2, (actions["lamp"] - 1).unsqueeze(2)).all()
+        drawn.append(actions["runner"])
         obs, _, _, _, infos = env.step(actions)
+    runners = torch.stack(drawn)  # 192 numbers of a Box from -1 to 1
+    assert runners.min() < -0.9
+    assert runners.max() > 0.9
+    assert runners.abs().max() <= 1.0
+    assert runners.unique().numel() > 180
     env.check()
 
 

@@ -160,11 +160,11 @@ def at_random(seed: int = 0) -> Player:
         generator = torch.Generator(envs.device).manual_seed(seed)
         space = envs.single_action_space
         if isinstance(space, gym.spaces.Box):
-            low, high = (torch.as_tensor(x, device=envs.device) for x in (space.low, space.high))
+            low, high = (torch.tensor(x, device=envs.device) for x in (space.low, space.high))
             return lambda obs: low + (high - low) * torch.rand((len(obs), *low.shape), generator=generator, device=obs.device)
         assert isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
         choices = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
-        size, start = (torch.as_tensor(x, device=envs.device) for x in (choices, space.start))
+        size, start = (torch.tensor(x, device=envs.device) for x in (choices, space.start))
         one_agent = space_of_one_agent(space) if is_multi_agent(envs) else space
 
         def act(obs: Tensor, action_mask: Tensor | None = None) -> Tensor:
