@@ -62,24 +62,28 @@ def n_step_returns(
     Returns:
         The returns; those of steps in which a row does not act have no meaning.
     """
-    T, done = len(reward), ended | terminated
-    last = torch.arange(T, device=reward.device).unsqueeze(1).expand_as(reward)  # step of the last reward of an action
-    is_complete = torch.ones_like(done)
+    T, rows = reward.shape
+    done, steps = ended | terminated, torch.arange(T, device=reward.device).unsqueeze(1)
+    last, is_complete, goes_on = steps.expand(T, rows), torch.ones_like(done), ~done & (steps < T - 1)
     if mask is not None:
-        reward, last = reward.clone(), last.clone()
+        reward, last = reward.clone(), last.clone()  # sums of an action's rewards, and the step of the last of them
         for t in reversed(range(T - 1)):
             is_last = done[t] | mask[t + 1]
             reward[t] += torch.where(is_last, 0.0, reward[t + 1])
             last[t] = torch.where(is_last, t, last[t + 1])
         is_complete = (last < T - 1) | done[-1]
-    continues = ~done & (torch.arange(T, device=reward.device) < T - 1).unsqueeze(1)  # another action follows in the rollout
-    total, extra_actions, end, can_extend = reward, torch.zeros_like(last), last, is_complete
+        following = (last + 1).clamp(max=T - 1)
+        goes_on = is_complete & goes_on.gather(0, last) & is_complete.gather(0, following)
+    # The step of the next action of a sum; that of the row without a reward behind the rollout where there is none.
+    next_action = torch.cat([torch.where(goes_on, last + 1, T), torch.full_like(last[:1], T)])
+    rewards = torch.cat([reward, torch.zeros_like(reward[:1])])
+    total, end, extra_actions, action = reward, steps.expand(T, rows), torch.zeros_like(last), steps.expand(T, rows)
     for k in range(1, n):
-        following = (end + 1).clamp(max=T - 1)
-        can_extend = can_extend & continues.gather(0, end) & is_complete.gather(0, following)
-        total = total.addcmul(reward.gather(0, following), can_extend.to(reward.dtype), value=gamma**k)
-        extra_actions = extra_actions + can_extend
-        end = torch.where(can_extend, last.gather(0, following), end)
+        action = next_action.gather(0, action)
+        total = total.add(rewards.gather(0, action), alpha=gamma**k)
+        is_action = action < T
+        end, extra_actions = torch.where(is_action, action, end), extra_actions + is_action
+    end = last.gather(0, end)
     discount = torch.where(terminated.gather(0, end), 0.0, gamma ** (extra_actions + 1).to(reward.dtype))
     next_obs = torch.where(ended.unsqueeze(-1), final_obs, obs[1:])
     return StepReturns(total, discount, next_obs.gather(0, end.unsqueeze(-1).expand_as(next_obs)), is_complete)
