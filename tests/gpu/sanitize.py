@@ -32,6 +32,7 @@ BUNDLED_ENVS = tuple(registered_envs("gpuvec"))
 TARGET = Path(__file__).with_name("sanitizer_target.py")
 FUSED = ("CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0")
 NAMES = {
+    "population": (*POPULATION_ENVS, *CASES),  # takes longest, and so begins first
     "env": BUNDLED_ENVS,
     "game": (
         "direct-all", "direct-nearest", "tiled-all", "tiled-argmin", "tiled-argmin-of-1000",
@@ -46,7 +47,6 @@ NAMES = {
     "rows": ("draws", "estimates", "convolutions", "convolution_linear", "gather", "biases", "losses", "adam"),
     "fused": FUSED,
     "captured": ("Breakout-v0",),
-    "population": (*POPULATION_ENVS, *CASES),
     "visible": tuple(CASES),
 }  # fmt: skip
 SOURCES = {

@@ -239,7 +239,7 @@ VISIBLE_ACCESSES = {
 
 
 def train_population_kernel(name: str) -> None:
-    """Trains three agents in a bundled environment, or two in a case of the tests that emulate the kernel."""
+    """Trains two agents in a bundled environment, or in a case of the tests that emulate the kernel."""
     from tests.support.population_emulation import CASES, Emulation
 
     from gpuvec.learners.config.ppo_config import PPOArgs
@@ -254,7 +254,7 @@ def train_population_kernel(name: str) -> None:
         return
     sizes: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "update_epochs": 2, "num_minibatches": 2, "total_steps": 256}
     args = PPOArgs(env=f"gpuvec/{name}", params={"max_episode_steps": 15}, device="cuda:0", fused=True, **sizes)
-    history = train_population(PopulationArgs(args, 3), iterations_per_launch=1).history
+    history = train_population(PopulationArgs(args, 2), iterations_per_launch=1).history
     assert np.isfinite(history.metrics["value_loss"]).all()
 
 
