@@ -14,6 +14,7 @@ Point = tuple[float, float]
 Colour = tuple[int, int, int]
 
 BLACK = (0, 0, 0)
+WHITE = (255, 255, 255)
 GREY = (128, 128, 128)
 WOOD = (202, 152, 101)
 AXLE = (129, 132, 203)
@@ -185,25 +186,17 @@ def predators(s: Any, p: Any) -> Canvas:
 def simple_spread(s: Any, p: Any) -> Canvas:
     """Returns a picture, (500, 500, 3), of the agents and, on them, the landmarks, with the radii that they have in MPE2.
 
-    It shows the square in which episodes begin, and more of the plane where an agent has left it.
+    Landmarks have their numbers, which events name. The picture shows the square in which episodes begin, and more of the plane
+    where an agent has left it.
     """
     extent = max(1.0, float(np.abs(s.position).max())) + p.radius
     canvas = Canvas(500, 500, 250.0 / extent, origin=(250.0, 250.0))
     canvas.agents(s.position[:, 0], s.position[:, 1], p.radius, symbols=("circle",))
     for k, (x, y) in enumerate(s.landmark):
         canvas.circle((x, y), p.radius / 3.0, BLACK)
-        label_landmark(canvas, k, (x, y), p.radius)
+        if canvas.scale * p.radius / 3.0 > 0.5 * TEXT:
+            canvas.text((x, y), f"{k}", TEXT, WHITE, align="center")
     return canvas
-
-
-def label_landmark(canvas: Canvas, number: int, centre: Point, radius: float) -> None:
-    """Writes the name of a landmark below a circle, or above one at the lower edge, within the sides of the picture."""
-    ((x, y),) = canvas.positions([centre])  # [pixels] from the upper left corner
-    distance, half_width = canvas.scale * radius + TEXT, 50.0
-    shift = min(max(0.0, half_width - x), canvas.width - half_width - x)
-    rise = distance if y + distance > canvas.height - TEXT else -distance
-    place = (centre[0] + shift / canvas.scale, centre[1] + rise / canvas.scale)
-    canvas.text(place, f"landmark {number}", TEXT, align="center")
 
 
 def simple_speaker_listener(s: Any, p: Any) -> Canvas:
@@ -226,7 +219,10 @@ def simple_speaker_listener(s: Any, p: Any) -> Canvas:
         if k == s.goal:
             canvas.circle((x, y), 2.5 * landmark_radius, ORANGE)
         canvas.circle((x, y), landmark_radius, GREY if k != s.goal else NAVY)
-        label_landmark(canvas, k, (x, y), 2.5 * landmark_radius)
+        # Names are below landmarks, or above those at the lower edge, and within the sides.
+        rise = -4.2 * landmark_radius if y > -extent + 6.0 * landmark_radius else 4.2 * landmark_radius
+        margin = extent - 50.0 / scale
+        canvas.text((min(max(x, -margin), margin), y + rise), f"landmark {k}", TEXT, align="center")
     x, y = np.array([place(40.0), s.position[0, 0]]), np.array([top, s.position[0, 1]])
     canvas.agents(x, y, radius, role=np.arange(2), names=("speaker", "listener"), symbols=("circle", "circle"))
     said = "says nothing yet" if s.word[0] < 0 else f"says word {s.word[0]}"

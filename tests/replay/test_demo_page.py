@@ -176,7 +176,13 @@ def test_texts_of_an_unknown_form_do_no_harm(page: Page, tmp_path: Path, about: 
 @needs_browser
 def test_a_phone_shows_names_as_a_whole_and_pictures_do_not_move(page: Page, demo: Path) -> None:
     """The name of the environment goes before the number of frames, and the last event has a line of its own."""
-    is_whole = "return [...document.querySelectorAll(arguments[0])].every((e) => e.scrollWidth <= e.clientWidth)"
+    is_whole = """
+    return [...document.querySelectorAll(arguments[0])].every((element) => {
+      const [{ width }, range] = [element.getBoundingClientRect(), document.createRange()];
+      range.selectNodeContents(element);
+      return range.getBoundingClientRect().width <= width;
+    });
+    """
     with opened(page, demo, 400, 850):
         page.api("pause()")
         page.api("setFrame(0)")
