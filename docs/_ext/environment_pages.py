@@ -130,7 +130,7 @@ def trained_scores(task: str) -> list[str]:
 
 def table() -> str:
     """What there is, for the page above the others."""
-    rows = ["| | environment | | agents or roles |", "| --- | --- | --- | --- |"]
+    rows = ["| | environment | agents or roles |", "| --- | --- | --- |"]
     for file, spec in ENVIRONMENTS.items():
         env = load_env(spec.kwargs["env"])
         summary, _ = sections_of(sys.modules[spec.kwargs["env"].partition(":")[0]].__doc__ or "")
@@ -139,7 +139,7 @@ def table() -> str:
             many = ", ".join(f"`{role}`" for role in env.roles(env.params)) if env.roles else str(env.agents(env.params))
         name = spec.id.rpartition("/")[2]
         image = f"![A moment of {name}](images/env_{name}.png){{width=130px}}"
-        rows.append(f"| {image} | [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
+        rows.append(f"| {image} | [{spec.id}](environments/{PAGES[file].name}): {summary} | {many} |")
     return "\n".join(rows) + "\n"
 
 

@@ -14,6 +14,7 @@ Point = tuple[float, float]
 Colour = tuple[int, int, int]
 
 BLACK = (0, 0, 0)
+WHITE = (255, 255, 255)
 GREY = (128, 128, 128)
 WOOD = (202, 152, 101)
 AXLE = (129, 132, 203)
@@ -176,21 +177,25 @@ def predators(s: Any, p: Any) -> Canvas:
     canvas.cells(s.grass != 0, (MEADOW, SOIL))
     x, y = np.where(s.is_alive, s.x + 0.5, np.nan), height - (s.y + 0.5)
     heading = 0.5 * math.pi * (1 - s.heading)
-    names, colours = ("wolf", "sheep"), (WOLF, SHEEP)
-    canvas.agents(x, y, 0.42, role=s.role, names=names, heading=heading, symbols=("dart", "drop"), colours=colours)
+    names, symbols, colours = ("wolf", "sheep"), ("dart", "drop"), (WOLF, SHEEP)
+    # Dead animals have no position. That they are inactive lets a replay count those that live.
+    canvas.agents(x, y, 0.42, role=s.role, names=names, heading=heading, active=s.is_alive, symbols=symbols, colours=colours)
     return canvas
 
 
 def simple_spread(s: Any, p: Any) -> Canvas:
     """Returns a picture, (500, 500, 3), of the agents and, on them, the landmarks, with the radii that they have in MPE2.
 
-    It shows the square in which episodes begin, and more of the plane where an agent has left it.
+    Landmarks have their numbers, which events name. The picture shows the square in which episodes begin, and more of the plane
+    where an agent has left it.
     """
     extent = max(1.0, float(np.abs(s.position).max())) + p.radius
     canvas = Canvas(500, 500, 250.0 / extent, origin=(250.0, 250.0))
     canvas.agents(s.position[:, 0], s.position[:, 1], p.radius, symbols=("circle",))
-    for x, y in s.landmark:
+    for k, (x, y) in enumerate(s.landmark):
         canvas.circle((x, y), p.radius / 3.0, BLACK)
+        if canvas.scale * p.radius / 3.0 > 0.5 * TEXT:
+            canvas.text((x, y), f"{k}", TEXT, WHITE, align="center")
     return canvas
 
 
@@ -214,7 +219,10 @@ def simple_speaker_listener(s: Any, p: Any) -> Canvas:
         if k == s.goal:
             canvas.circle((x, y), 2.5 * landmark_radius, ORANGE)
         canvas.circle((x, y), landmark_radius, GREY if k != s.goal else NAVY)
-        canvas.text((x, y - 4.2 * landmark_radius), f"landmark {k}", TEXT, align="center")
+        # Names are below landmarks, or above those at the lower edge, and within the sides.
+        rise = -4.2 * landmark_radius if y > -extent + 6.0 * landmark_radius else 4.2 * landmark_radius
+        margin = extent - 50.0 / scale
+        canvas.text((min(max(x, -margin), margin), y + rise), f"landmark {k}", TEXT, align="center")
     x, y = np.array([place(40.0), s.position[0, 0]]), np.array([top, s.position[0, 1]])
     canvas.agents(x, y, radius, role=np.arange(2), names=("speaker", "listener"), symbols=("circle", "circle"))
     said = "says nothing yet" if s.word[0] < 0 else f"says word {s.word[0]}"
@@ -303,22 +311,22 @@ def rice_n(s: Any, p: Any) -> Canvas:
     warming = float(s.air_temperature)
     output = f"world output {float(s.world_output):.0f} trillion USD/yr"
     title = f"Year {2015 + 5 * s.activity_count}: warming {warming:.1f} °C, {output}"
-    canvas.text((280.0, 402.0), title, 18, align="center")
-    air = BarPanel(26.0, 70.0, 50.0, 334.0, 8.0, is_bound=False)
+    canvas.text((280.0, 402.0), title, TEXT, align="center")
+    air = BarPanel(36.0, 80.0, 50.0, 334.0, 8.0, is_bound=False)
     air.draw_axes(canvas, "[°C]", (0, 2, 4, 6, 8))
     air.draw_bars(canvas, [warming], [VERMILION])
-    canvas.text((48.0, 30.0), "warming", TEXT, align="center")
-    regions = BarPanel(116.0, 548.0, 50.0, 334.0, 75.0, is_bound=False)
+    canvas.text((58.0, 30.0), "warming", TEXT, align="center")
+    regions = BarPanel(126.0, 548.0, 50.0, 334.0, 75.0, is_bound=False)
     regions.draw_axes(canvas, "Output [trillion USD/yr]", (0, 25, 50, 75))
     regions.draw_bars(canvas, s.output, [colour_of_fraction(float(level) / p.num_action_levels) for level in s.mitigation])
-    width = 432.0 / len(s.output)
+    width = (regions.right - regions.left) / len(s.output)
     for i in range(0, len(s.output), 5):
-        canvas.text((116.0 + width * (i + 0.5), 38.0), f"{i}", 14, align="center")
-    canvas.text((332.0, 16.0), "region", TEXT, align="center")
-    canvas.text((440.0, 354.0), "mitigation 0", TEXT, align="right")
+        canvas.text((regions.left + width * (i + 0.5), 38.0), f"{i}", 14, align="center")
+    canvas.text((337.0, 16.0), "region", TEXT, align="center")
+    canvas.text((428.0, 354.0), "mitigation 0", TEXT, align="right")
     for k in range(6):
-        canvas.polygon(rectangle(446.0 + 9.0 * k, 455.0 + 9.0 * k, 348.0, 360.0), colour_of_fraction(k / 5.0))
-    canvas.text((506.0, 354.0), "100 %", TEXT)
+        canvas.polygon(rectangle(434.0 + 9.0 * k, 443.0 + 9.0 * k, 348.0, 360.0), colour_of_fraction(k / 5.0))
+    canvas.text((494.0, 354.0), "100 %", TEXT)
     return canvas
 
 
@@ -335,7 +343,7 @@ def epidemic_economy(s: Any, p: Any) -> Canvas:
         ("Unemployed [% of people]", 100.0 * s.unemployed, (0, 10, 20, 30), GREEN),
     )
     for k, (caption, values, ticks, colour) in enumerate(rows):
-        panel = BarPanel(36.0, 510.0, 402.0 - 176.0 * k, 524.0 - 176.0 * k, ticks[-1], is_bound=k == 0)
+        panel = BarPanel(46.0, 510.0, 402.0 - 176.0 * k, 524.0 - 176.0 * k, ticks[-1], is_bound=k == 0)
         panel.draw_axes(canvas, caption, ticks)
         panel.draw_bars(canvas, values, [colour] * n)
         mean = panel.height_of(float(np.mean(values)))

@@ -26,9 +26,21 @@ def test_texts_are_those_of_the_card_and_of_the_docstring(name) -> None:
     index = record["seeds"].index(record["seed"])
     for role, values in record["returns"].items():
         subject = "Its return is" if role == ALL else f"The return of a {role} is"
-        assert f"{subject} {values[index]:.4g}; with random play {record['random_returns'][role]:.4g}," in policy[1]
+        at_random = "with random play" if role == ALL else "where all play at random"
+        assert f"{subject} {values[index]:.4g}; {at_random} {record['random_returns'][role]:.4g}," in policy[1]
     assert record["measure"] in policy[1]
     assert episodes[1].startswith("The ")
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("ConnectFour-v0", "Who should win"), ("TagGridWorld-v0", "Who should win"),
+        ("SimpleSpread-v0", "A good policy"), ("CartPole-v1", "A good policy"),
+    ],
+)  # fmt: skip
+def test_a_winner_is_named_where_sides_compete(name: str, title: str) -> None:
+    assert describe(read_record(model_card(name)))[1][0] == title
 
 
 def test_a_threshold_and_changed_parameters_are_named() -> None:

@@ -25,6 +25,7 @@ from tests.support.run_folders import write_run
 from gpuvec.cli import curves_html, curves_png, main, output_file
 from gpuvec.cli.compare_command import csv_text
 from gpuvec.cli.plots import COLORS, MAX_PANELS
+from gpuvec.cli.trials_html import COLOR_SCALE
 from gpuvec.errors import MissingExtraError
 from gpuvec.learners.histories import read_histories
 from gpuvec.learners.runs.comparison import Comparison, reward_threshold
@@ -137,11 +138,36 @@ class TestPage:
         assert "@media (prefers-color-scheme: dark)" in head
         assert 'document.getElementById("learning-curves")' in page[page.rindex("<script>") :]
 
+    def test_curves_are_legible_on_white_and_on_dark_paper(self) -> None:
+        assert luminance("#ffffff") == 1.0
+        for color in COLORS:
+            assert contrast(color, "#121419") > 3.0
+            assert contrast(color, "#ffffff") > 2.0
+
+    def test_trials_are_legible_on_white_and_on_dark_paper(self) -> None:
+        stops = np.array([[int(color[k : k + 2], 16) for k in (1, 3, 5)] for _, color in COLOR_SCALE])
+        for share in np.linspace(0.0, 1.0, 21):
+            mixed = [round(np.interp(share, [place for place, _ in COLOR_SCALE], channel)) for channel in stops.T]
+            color = f"#{bytes(mixed).hex()}"
+            assert min(contrast(color, "#121419"), contrast(color, "#ffffff")) > 3.0
+
     def test_names_from_files_are_plain_text(self) -> None:
         page = curves_html.draw_html([one_panel(HOSTILE, HOSTILE)], "steps")
         assert page.count("</script>") == curves_html.draw_html([one_panel()], "steps").count("</script>")
         (trace,) = traces_of(page)
         assert trace["name"].startswith("x/&lt;b&gt;$")
+
+
+def luminance(color: str) -> float:
+    """Returns the relative luminance of WCAG 2."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in np.array([*bytes.fromhex(color[1:])]) / 255]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+def contrast(first: str, second: str) -> float:
+    """Returns the contrast ratio of WCAG 2, from 1 to 21."""
+    low, high = sorted([luminance(first), luminance(second)])
+    return (high + 0.05) / (low + 0.05)
 
 
 def traces_of(page: str) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ class TestRegisteredEnvironment:
         pytest.importorskip("PIL", reason="extra `render`")
         page = run("-c", PAGE_PROGRAM, paths=[checkout / "envs"])
         assert page.startswith("SecondPole-v0.md\n")
-        assert "| [gpuvec/SecondPole-v0](environments/SecondPole-v0.md) |" in page
+        assert "| [gpuvec/SecondPole-v0](environments/SecondPole-v0.md): " in page
         assert "# SecondPole-v0\n" in page
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuvec import Canvas
-from gpuvec.drawing.marks import GREY, ROLE_COLOURS, Agents, Text
+from gpuvec.drawing.marks import GREY, ROLE_COLOURS, Agents, Circle, Text
 from gpuvec.errors import MissingExtraError
 from gpuvec_envs import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum, pictures, predators, simple_spread
 
@@ -300,6 +300,7 @@ def test_wolves_and_sheep_differ_in_shape_and_point_where_they_go():
     assert agents.symbols[0].shape != agents.symbols[1].shape
     assert agents.heading == pytest.approx([0.0, -np.pi / 2])  # to the right, and down
     np.testing.assert_allclose(agents.points, [[270.0, 150.0], [np.nan, 210.0]])
+    assert agents.active.tolist() == [True, False]  # so that a replay counts those that live
 
 
 @pytest.mark.parametrize(
@@ -325,3 +326,65 @@ def test_pictures_name_what_they_show(name, expected):
         assert mark.size / 2 <= y <= canvas.height - mark.size / 2
         assert mark.size / canvas.width * 350 > 8.5  # CSS pixels in a page of 400
     env.close()
+
+
+def draw_with(name, **changes):
+    """Returns the picture of the first state of an environment, of which some fields are others."""
+    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=1, device="cpu", output="numpy")
+    env.reset(seed=0)
+    fields = {field: values[0] for field, values in env.get_state().items()} | changes
+    canvas = env.environment.draw(env.environment.state(**fields), env.environment.params)
+    env.close()
+    return canvas
+
+
+def left_and_right(mark):
+    """Returns where a text begins and ends in a wide font of browsers, such as DejaVu Sans [pixels]."""
+    widths = {**dict.fromkeys("fijlrt:.,[]()/ -", 0.37), **dict.fromkeys("mwMW%+", 0.92)}  # of the size of the font
+    width, x = mark.size * sum(widths.get(character, 0.64) for character in mark.text), mark.points[0][0]
+    left = x - {"left": 0.0, "center": 0.5, "right": 1.0}[mark.align] * width
+    return left, left + width
+
+
+@pytest.mark.parametrize("corner", [(-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0), (1.0, 1.0)])
+def test_landmarks_have_names_within_the_picture(corner):
+    """At the corners of the square in which episodes begin, and beside the circles."""
+    canvas = draw_with("SimpleSpeakerListener-v0", landmark=np.array([corner, (0.0, 0.0), (0.5, 0.5)]))
+    circles = [mark for mark in canvas.marks if isinstance(mark, Circle)]
+    names = [mark for mark in canvas.marks if isinstance(mark, Text) and mark.text.startswith("landmark")]
+    assert [mark.text for mark in names] == ["landmark 0", "landmark 1", "landmark 2"]
+    for mark in names:
+        left, right = left_and_right(mark)
+        y = mark.points[0][1]
+        assert left >= 0
+        assert right <= canvas.width
+        assert mark.size / 2 <= y <= canvas.height - mark.size / 2
+        for circle in circles:
+            x, height = circle.points[0]
+            is_beside = not left - circle.radius < x < right + circle.radius
+            assert is_beside or abs(height - y) >= circle.radius + 0.4 * mark.size
+
+
+def test_landmarks_have_the_numbers_of_events():
+    """A number is within its circle, and has none where the circle is too small for it."""
+    landmark = np.array([(-1.0, -1.0), (0.0, 0.0), (0.5, 0.5)])
+    canvas = draw_with("SimpleSpread-v0", landmark=landmark)
+    circles, numbers = ([mark for mark in canvas.marks if isinstance(mark, kind)] for kind in (Circle, Text))
+    for k, (circle, number) in enumerate(zip(circles, numbers, strict=True)):
+        assert number.text == f"{k}"
+        assert number.colour != circle.colour
+        np.testing.assert_array_equal(number.points, circle.points)
+        left, right = left_and_right(number)
+        assert np.hypot(right - left, 0.73 * number.size) <= 2 * circle.radius  # the diagonal of a digit
+    far = draw_with("SimpleSpread-v0", landmark=landmark, position=np.array([(9.0, 0.0), (0.0, 0.0), (0.0, 0.0)]))
+    assert not any(isinstance(mark, Text) for mark in far.marks)
+
+
+def test_texts_of_charts_have_room_to_the_sides():
+    # The last step of a world that grew, with the longest title.
+    grown = {"activity_count": 20, "air_temperature": 10.1, "world_output": 1234.0}
+    for canvas in (draw_with("RICE-N-v0", **grown), draw_with("EpidemicEconomy-v0")):
+        for mark in canvas.marks:
+            if isinstance(mark, Text):
+                left, right = left_and_right(mark)
+                assert 2 <= left < right <= canvas.width - 2, mark.text

@@ -14,8 +14,9 @@ import pytest
 pytest.importorskip("selenium.webdriver", reason="selenium, which drives a browser, is not installed")
 
 from gpuvec.replay.document import TrackWriter
-from tests.replay.browser import Page, needs_browser
-from tests.replay.player_samples import SIZE, play_tag, tag_scene, write_page
+from gpuvec.replay.quantization import encode_rewards
+from tests.replay.browser import MINUS, Page, needs_browser
+from tests.replay.player_samples import SIZE, play_tag, pole_scene, tag_scene, write_page
 
 ABOUT = [["The game", "Taggers chase runners."], ["Who should win", "Nobody <b>."], ["This policy", "Its return is 3."]]
 ESCAPE = "\ue00c"
@@ -170,3 +171,86 @@ def test_texts_of_an_unknown_form_do_no_harm(page: Page, tmp_path: Path, about: 
     with opened(page, path, 1280, 800):
         assert page.api("state")["isPlaying"] is False
         assert page.driver.execute_script("return document.querySelectorAll('#about img').length") == 0
+
+
+@needs_browser
+def test_a_phone_shows_names_as_a_whole_and_pictures_do_not_move(page: Page, demo: Path) -> None:
+    """The name of the environment goes before the number of frames, and the last event has a line of its own."""
+    is_whole = """
+    return [...document.querySelectorAll(arguments[0])].every((element) => {
+      const [{ width }, range] = [element.getBoundingClientRect(), document.createRange()];
+      range.selectNodeContents(element);
+      return range.getBoundingClientRect().width <= width;
+    });
+    """
+    with opened(page, demo, 400, 850):
+        page.api("pause()")
+        page.api("setFrame(0)")
+        before = boxes(page, ".stage")
+        page.api("setFrame(59)")
+        assert all(page.texts(".caption"))
+        assert page.driver.execute_script(is_whole, ".top h1, .scene h2, .scene header p")
+        assert boxes(page, ".stage") == before
+
+
+@needs_browser
+def test_a_phone_names_the_paragraphs_that_a_click_opens(page: Page, demo: Path) -> None:
+    with opened(page, demo, 400, 850):
+        assert page.find("#about .more").text == "This policy …"
+        page.find("#about summary").click()
+        assert not page.find("#about .more").is_displayed()
+        assert "Its return is 3." in page.find("#about").text
+    with opened(page, demo, 1280, 800):
+        assert not page.find("#about .more").is_displayed()
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A game of two agents that are not drawn: the first one wins in the last step, by forces that have a name."""
+    tracks = TrackWriter()
+    rewards = np.zeros((20, 2), np.float32)
+    rewards[-1] = 1.0, -1.0
+    scene = pole_scene(tracks, 21) | {
+        "title": "Board",
+        "rewards": encode_rewards(rewards, tracks),
+        "events": [
+            {"frame": 5, "kind": "end", "text": "An odd end."},
+            {"frame": 20, "kind": "win", "text": "player 0 wins"},
+            {"frame": 20, "kind": "end", "text": "terminated"},
+        ],
+    }
+    scene["details"] |= {
+        "action": tracks.add(np.full((20, 1, 2), [-1.5, 0.25], np.float32)), "action_sizes": None, "probabilities": None,
+        "action_names": ["force", "brake"],
+    }  # fmt: skip
+    return write_page(tmp_path_factory.mktemp("board") / "board.html", [scene], tracks)
+
+
+@needs_browser
+def test_agents_that_are_not_drawn_have_curves_of_their_own(page: Page, board: Path) -> None:
+    with opened(page, board, 1280, 800):
+        assert page.find("#hint").text.startswith("Click a scene to see ")
+        page.api("setFrame(20)")
+        assert page.texts(".scene .chart:first-child b") == ["Reward"]
+        assert page.texts(".scene .chart:first-child .series") == ["agent 01", f"agent 1{MINUS}1"]
+
+
+@needs_browser
+def test_pages_with_agents_in_pictures_say_that_they_can_be_clicked(page: Page, demo: Path) -> None:
+    with opened(page, demo, 1280, 800):
+        assert page.find("#hint").text.startswith("Click an agent to see ")
+
+
+@needs_browser
+def test_continuous_actions_have_names_and_numbers(page: Page, board: Path) -> None:
+    with opened(page, board, 1280, 800):
+        page.api("select(0, 0)")
+        assert page.texts("#inspector section p")[0] == f"Taken: force {MINUS}1.5, brake 0.25"
+
+
+@needs_browser
+def test_the_end_of_an_episode_hides_no_other_mark(page: Page, board: Path) -> None:
+    """It has one where nothing else says how the episode ended, and it is in the list of events either way."""
+    with opened(page, board, 1280, 800):
+        assert page.texts(".lane .tooltip") == ["5 An odd end.", "20 player 0 wins"]
+        assert page.texts("#event-list li span:last-child") == ["An odd end.", "player 0 wins", "terminated"]

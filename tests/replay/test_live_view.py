@@ -294,6 +294,16 @@ class TestPage:
         assert live_page.numbers("#returns b") == [pytest.approx(last_line["return"], rel=0.05)]
         assert live_page.errors() == []
 
+    def test_texts_fit_a_phone(self, live_page: Page) -> None:
+        right = "return Math.max(...[...document.querySelectorAll(arguments[0])].map((e) => e.getBoundingClientRect().right))"
+        metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        live_page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        try:
+            live_page.wait_until("window.innerWidth === 400")
+            assert live_page.driver.execute_script(right, "body > *, header *:not(#metrics *), main > *") <= 400
+        finally:
+            live_page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
     def test_an_earlier_replay_can_be_chosen(self, live_page: Page) -> None:
         live_page.driver.execute_script(
             "const select = document.getElementById('replay'); select.value = 1; select.dispatchEvent(new Event('change'))"

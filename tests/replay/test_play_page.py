@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -167,6 +168,20 @@ def test_a_page_whose_server_has_ended_says_so(page: Page) -> None:
     page.wait_until("gpuvecPlay.state === 'lost'")
     assert page.texts("#message-title") == ["No connection"]
     page.errors()
+
+
+def test_agents_are_drawn_with_the_symbols_of_their_roles(page: Page) -> None:
+    """The agents have a canvas of their own, on which nothing else is."""
+    pixels = """
+    const canvas = document.getElementById("agents");
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return data.filter((alpha, k) => k % 4 === 3 && alpha === 255).length / (canvas.width * canvas.height);
+    """
+    with serving(Game("gpuvec/SimpleSpread-v0", {}, "0", Others("The others act at random."), seed=0), fps=50.0) as server:
+        open_game(page, server)
+        # Three circles whose radius is 0.15, on a square whose side is 2.3.
+        assert page.driver.execute_script(pixels) == pytest.approx(3 * math.pi * 0.15**2 / 2.3**2, rel=0.2)
+        assert page.errors() == []
 
 
 def test_connect_four_waits_for_a_key_and_then_for_the_other_player(page: Page) -> None:

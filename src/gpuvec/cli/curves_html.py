@@ -14,7 +14,8 @@ CLOUD_BUTTONS = ["sendChartToCloud", "sendDataToCloud"]  # which would upload th
 DASHES = ("solid", "dash", "dot", "dashdot")
 HEAD = (
     '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-    "<style>@media (prefers-color-scheme: dark) { body { background: #121419 } }</style>"
+    "<style>@media (prefers-color-scheme: dark) { body { background: #121419 } "
+    ".parcoords .axis .domain { stroke: #9ba1ad !important } }</style>"
 )
 # Colours of paper, texts and lines; axes have names such as xaxis2.
 DARK_MODE = """

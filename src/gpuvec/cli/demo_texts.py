@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium as gym
 
 from gpuvec.registration import load_env
-from gpuvec.spec import MultiAgentEnv
 
 ROWS, SEED = 4, 0  # of the environments of a demo
 
@@ -22,9 +21,11 @@ def describe(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
     env = load_env(gym.spec(record["env"]).kwargs["env"])
     summary = (importlib.import_module(env.spaces.__module__).__doc__ or "").partition("\n")[0].partition(": ")[2]
+    # Sides play against each other where roles have returns of their own, or returns are those against an opponent.
+    has_sides = len(record["returns"]) > 1 or "opponent" in record["measure"]
     return [
         ("The game", summary[:1].upper() + summary[1:]),
-        ("Who should win" if isinstance(env, MultiAgentEnv) else "A good policy", record["goal"]),
+        ("Who should win" if has_sides else "A good policy", record["goal"]),
         ("This policy", describe_returns(record, env.reward_threshold)),
         ("These episodes", describe_episodes(record, env.params)),
     ]
@@ -40,8 +41,9 @@ def describe_returns(record: Mapping[str, Any], threshold: float | None) -> str:
     index, sentences = record["seeds"].index(record["seed"]), []
     for role, values in record["returns"].items():
         subject = "Its return" if role == "all" else f"The return of a {role}"
+        at_random = "with random play" if role == "all" else "where all play at random"
         sentences.append(
-            f"{subject} is {values[index]:.4g}; with random play {record['random_returns'][role]:.4g}, in trainings with "
+            f"{subject} is {values[index]:.4g}; {at_random} {record['random_returns'][role]:.4g}, in trainings with "
             f"{len(values)} seeds {min(values):.4g} to {max(values):.4g}."
         )
     sentences.append(f"Returns are {record['measure']}.")

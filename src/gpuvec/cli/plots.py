@@ -11,8 +11,9 @@ from gpuvec.errors import MissingExtraError, install_command
 from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.runs.curves import Panel
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""The palette of Okabe and Ito, 2008, which people with any form of colour blindness can distinguish; without yellow."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777")
+"""The palette of Okabe and Ito, 2008, which people with any form of colour blindness can distinguish; without yellow, and with
+grey in place of black, which a dark page hides."""
 MAX_PANELS = 40
 
 

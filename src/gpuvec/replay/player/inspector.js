@@ -113,7 +113,9 @@ export class Inspector {
     const { action_sizes: sizes, action_names: names } = scene.details;
     const offsets = sizes?.map((_, k) => sizes.slice(0, k).reduce((a, b) => a + b, 0));
     const rowsOf = (action) => (sizes && action ? [...action].map((choice, k) => offsets[k] + choice) : []);
-    const words = (action) => [...action].map((value, k) => names?.[sizes ? offsets[k] + value : k] ?? formatNumber(value));
+    const choice = (value, k) => names?.[offsets[k] + value] ?? formatNumber(value);
+    const component = (value, k) => `${names?.[k] ?? ""} ${formatNumber(value)}`.trim();
+    const words = (action) => Array.from(action, sizes ? choice : component);
     const title = el("p", { className: "muted" });
     const bars = probabilities && new BarList(Array.from(probabilities, (_, i) => names?.[i] ?? `action ${i}`), false);
     const ones = probabilities?.map(() => 1);

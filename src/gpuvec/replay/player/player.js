@@ -40,7 +40,9 @@ export class Player {
   writeAbout(about) {
     const node = byId("about");
     const paragraphs = about.map(([title, text]) => el("p", {}, el("b", {}, `${title}`), ` ${text}`));
-    node.querySelector("summary").append(...paragraphs.slice(0, 2));
+    const others = about.slice(2).map(([title]) => title).join(", ");
+    const more = el("span", { className: "more", hidden: !others }, `${others} …`); // while these paragraphs are closed
+    node.querySelector("summary").append(...paragraphs.slice(0, 2), more);
     node.append(...paragraphs.slice(2));
     Object.assign(node, { hidden: !about.length, open: window.innerWidth > NARROW });
   }
@@ -72,6 +74,8 @@ export class Player {
   writeTexts() {
     const { scenes, clock } = this;
     setText(byId("last-frame"), ` / ${clock.last}`);
+    const target = scenes.some(({ agents }) => agents) ? "an agent" : "a scene";
+    setText(byId("hint"), `Click ${target} to see rewards, actions and observations.`);
     byId("scenes").dataset.count = scenes.length;
     byId("trails").hidden = !scenes.some(({ agents }) => agents);
     byId("speed").append(...SPEEDS.map((speed) => el("option", { value: speed, textContent: `${speed}×` })));

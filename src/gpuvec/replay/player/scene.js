@@ -5,6 +5,7 @@ import { COLOURS, isGrey } from "./theme.js";
 import { decode } from "./tracks.js";
 
 const VERSION = 2;
+const MAX_AGENT_CURVES = 4;
 
 /** Returns the scenes of a header, which is JSON. `data` has the bytes of all tracks. */
 export function readScenes(text, data) {
@@ -142,6 +143,14 @@ export class Scene {
   }
 
   /** Returns the mean rewards of the agents of each role over frames. */
+  /** Returns {name, values} of the mean rewards of each role, or of the rewards of each agent if few are not drawn. */
+  rewardCurves() {
+    const isByAgent = !this.agents && this.numAgents <= MAX_AGENT_CURVES;
+    const names = isByAgent ? Array.from({ length: this.numAgents }, (_, agent) => `agent ${agent}`) : this.roleNames;
+    const values = isByAgent ? names.map((_, agent) => this.rewardsOf(agent)) : this.meanRewards();
+    return names.map((name, k) => ({ name: names.length > 1 ? name : "", values: values[k] }));
+  }
+
   meanRewards() {
     const means = this.roleNames.map(() => new Float64Array(this.numFrames).fill(NaN));
     for (let frame = 1; frame < this.numFrames; frame++) {

@@ -143,14 +143,12 @@ export class SceneView {
 
   rewardChart() {
     const { scene, player } = this;
-    const { roleNames, roleColours: colours } = scene;
-    const isMean = scene.numAgents > roleNames.length;
-    const series = scene.meanRewards().map((values, role) => ({
-      name: scene.numAgents > 1 ? roleNames[role] : "", values, colour: colours[role % colours.length],
-    }));
+    const { roleColours: colours } = scene;
+    const series = scene.rewardCurves().map((curve, k) => ({ ...curve, colour: colours[k % colours.length] }));
+    const isMean = scene.numAgents > series.length;
     // Scenes of one environment have one range, so that their curves can be compared.
     const peers = player.scenes.filter(({ header }) => header.env === scene.header.env);
-    const range = rangeOf(peers.flatMap((other) => other.meanRewards()));
+    const range = rangeOf(peers.flatMap((other) => other.rewardCurves().map(({ values }) => values)));
     return new Chart({ title: isMean ? "Mean reward" : "Reward", series, range, clock: player.clock });
   }
 

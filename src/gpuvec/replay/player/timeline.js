@@ -7,6 +7,11 @@ export function eventSymbol({ kind }) {
   return el("i", { className: "symbol", title: kind.replaceAll("_", " "), "data-kind": kind });
 }
 
+/** Whether an event has a mark of its own: the end of an episode has none where another event says how it ended. */
+function isMarked({ kind, frame }, _, events) {
+  return kind !== "end" || events.every((event) => ["end", "td_error"].includes(event.kind) || event.frame !== frame);
+}
+
 export class Timeline {
   /** `onjump` is called with an event that was clicked. */
   constructor(node, scenes, clock, onjump) {
@@ -16,7 +21,7 @@ export class Timeline {
     const withEvents = scenes.filter(({ events }) => events.length);
     const lanes = withEvents.map(({ events, index }) => {
       const number = scenes.length > 1 ? [el("span", { className: "lane-number" }, `${index + 1}`)] : [];
-      return el("div", { className: "lane" }, ...number, ...events.map((event) => this.mark(event, onjump)));
+      return el("div", { className: "lane" }, ...number, ...events.filter(isMarked).map((event) => this.mark(event, onjump)));
     });
     node.classList.toggle("numbered", scenes.length > 1);
     node.append(track, ...lanes, this.head);

@@ -179,7 +179,7 @@ function draw() {
   below.fillRect(0, 0, width, height);
   drawMarks(below, scene, layout, layout.before, colours, pixel);
   clearCanvas(canvases[1], scale);
-  if (layout.hasAgents) new PathRenderer(canvases[1], scene).draw(0, { scale, radius: symbolRadius(scene, pixel), colours });
+  if (layout.hasAgents) new PathRenderer(canvases[1], scene).draw(0, { scale, radius: symbolRadius(scene, 0, pixel), colours });
   const above = clearCanvas(canvases[2], scale);
   drawMarks(above, scene, layout, layout.after, colours, pixel);
   if (layout.hasAgents && game.agent !== null) drawSelection(above, scene, 0, game.agent, colours, pixel);
