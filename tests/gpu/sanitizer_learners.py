@@ -46,11 +46,13 @@ def draw_actions(rows: int, rng: np.random.Generator) -> list[Any]:
 
 
 def estimate(rows: int, rng: np.random.Generator) -> list[Any]:
-    """Advantages and discounted returns of 1, 16 and 37 steps; a thread reads 16 at once."""
+    """Advantages, discounted returns and sums of episodes of 1, 16 and 37 steps; a thread reads 16 or 8 at once."""
     from gpuvec.learners.estimators.advantage import AdvantageEstimator
+    from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
     from gpuvec.learners.estimators.reward_scaling import RewardScaler
 
     advantage, scale = AdvantageEstimator("cuda:0", 0.99, 0.95), RewardScaler(rows, 0.99, "cuda:0")
+    episodes = EpisodeStatistics.initial(rows, "cuda:0")
     outputs: list[Any] = []
     for steps in (1, 16, 37):
         reward, final = (tensor(rng.normal(size=(steps, rows)).astype("float32")) for _ in range(2))
@@ -58,6 +60,7 @@ def estimate(rows: int, rng: np.random.Generator) -> list[Any]:
         episode_end, terminated = (rng.random((steps, rows)) < probability for probability in (0.2, 0.5))
         outputs += advantage(reward, value, final, tensor(episode_end & terminated), tensor(episode_end))
         outputs.append(scale(reward, tensor(episode_end)))
+        outputs += [episodes.add(reward, tensor(episode_end), mask) for mask in (None, tensor(terminated))]
     return outputs
 
 
