@@ -52,7 +52,7 @@ WRONG = [
     ("train nothing.py", 1, "there is no file nothing.py: name an environment by its module and its id"),
     ("train folder", 1, "folder names no environment: give an id, such as CartPole-v1"),
     ("train no_such_module:x/Y-v0", 1, "there is no module 'no_such_module'"),
-    ("train own:mine/Pol-v0", 1, "did you mean mine/Pole-v0?"),
+    ("train own:mine/Pol-v0", 1, "did you mean mine/Pole-v0"),  # others of the process may be as near
     ("train CartPole-v1 --env Pendulum-v1", 2, "train takes one environment, got CartPole-v1 and --env"),
     ("train --seed 3 CartPole-v1", 2, "the environment is the first word, or --env CartPole-v1"),
     ("train env=CartPole-v1", 1, "there is no environment 'env=CartPole-v1'"),
