@@ -16,11 +16,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 FOLDER = Path(__file__).resolve().parents[1]
 ROOT = FOLDER.parent
 TIMED_OUT = 124  # exit status, as that of the program `timeout`
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Benchmark(NamedTuple):
@@ -102,8 +103,17 @@ def run(benchmark: Benchmark, json: Path | None, to: Path) -> int:
             process.wait()
 
 
+def stop(number: int, _: object) -> NoReturn:
+    """Ends this process after the first signal, with what it has started; further ones change nothing."""
+    for each in STOP_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main() -> int:
     """Returns the exit status: 0, 1 if a benchmark failed, 2 for a wrong command line."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     by_name = {benchmark.name: benchmark for benchmark in BENCHMARKS}
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; see --list")
@@ -112,22 +122,26 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=FOLDER / "results", metavar="FOLDER", help="the folder of learning curves")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in by_name]:
-        parser.error(f"there is no benchmark called {', '.join(unknown)}; there are {', '.join(by_name)}")
+        print(f"gpuvec bench: there is no benchmark called {', '.join(unknown)}; there are {', '.join(by_name)}", file=sys.stderr)
+        return 2
     if arguments.list:
         for benchmark in BENCHMARKS:
             print(f"{benchmark.name:<20} {benchmark.time_limit:>4} s  {benchmark.purpose}")
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments.to.mkdir(parents=True, exist_ok=True)
     benchmarks = [by_name[name] for name in arguments.names] or [b for b in BENCHMARKS if arguments.json or b.name != "ratios"]
     summary = []
-    for benchmark in benchmarks:
-        print(f"===== {benchmark.name} (at most {benchmark.time_limit} s)", flush=True)
-        start = time.perf_counter()
-        status = run(benchmark, arguments.json, arguments.to)
-        summary.append((benchmark.name, status, time.perf_counter() - start))
-    for name, status, seconds in summary if len(summary) > 1 else ():
-        print(f"{name:<20} status {status:>3}  {seconds:>5.0f} s")
+    try:
+        for benchmark in benchmarks:
+            print(f"===== {benchmark.name} (at most {benchmark.time_limit} s)", flush=True)
+            start = time.perf_counter()
+            status = run(benchmark, arguments.json, arguments.to)
+            summary.append((benchmark.name, status, time.perf_counter() - start))
+    finally:
+        if len(summary) < len(benchmarks):
+            print(f"\nstopped in {benchmark.name}: {len(summary)} of {len(benchmarks)} benchmarks have run")
+        for name, status, seconds in summary if len(benchmarks) > 1 else ():
+            print(f"{name:<20} status {status:>3}  {seconds:>5.0f} s")
     return int(any(status for _, status, _ in summary))
 
 

@@ -132,9 +132,9 @@ def test_a_target_is_evaluated_with_the_parameters_that_reached_it(read_late: No
 def test_phases_are_reported_with_their_ends() -> None:
     phases: list[str] = []
     train(ARGS, on_phase=phases.append)
-    assert phases[::2] == ["compiling gpuvec/CartPole-v1"] * (len(phases) // 2)
+    assert phases[0] == "compiling gpuvec/CartPole-v1"
+    assert all(phases[::2])
     assert phases[1::2] == [""] * (len(phases) // 2)
-    assert phases
 
 
 def test_a_phase_ends_where_it_fails() -> None:

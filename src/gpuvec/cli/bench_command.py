@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,13 @@ def bench(
     options = ["--list"] if list_names else []
     for option, path in (("--json", json), ("--to", to)):
         options += [option, str(path)] if path is not None else []
-    return subprocess.run([sys.executable, str(find_checkout() / SUITE), *names, *options], check=False).returncode
+    with subprocess.Popen([sys.executable, str(find_checkout() / SUITE), *names, *options]) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # A terminal has sent it to the script, too, which takes the first one: it ends what it has started.
+            process.send_signal(signal.SIGINT)
+            return process.wait()
 
 
 def find_checkout() -> Path:

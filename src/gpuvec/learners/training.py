@@ -208,7 +208,7 @@ def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_ph
             learner.capture()
     elif learner.iteration < args.iterations:
         # A CPU's kernels are compiled at their first use.
-        with phase(on_phase, f"compiling {args.env}"):
+        with phase(on_phase, f"compiling the first iteration of {args.env}"):
             learner.iterate()
         iterations.read()
     iterations.run()
