@@ -94,12 +94,12 @@ WRONG = [
     ("sweep --n-trials 3", 2, "did you mean --trials?"),
     # Values.
     ("train --num-envs x", 2, "--num-envs cannot be x: train takes --num-envs INT|{auto} Number of environments"),
-    ("train --num-envs", 2, "Missing value for argument '--num-envs'"),
+    ("train --num-envs", 2, "gpuvec: --num-envs needs a value. `gpuvec train --help` says more."),
     ("train --num-envs 1e3", 2, "An INT has digits alone, such as 1000000."),
     ("train --total-steps=1e6 --seed 3", 2, "--total-steps cannot be 1e6"),
     ("train --total-steps 1,000,000", 2, "An INT has digits alone"),
     ("train --seed 1.5", 2, "--seed cannot be 1.5"),
-    ("train --env", 2, "Missing value for argument '--env'"),
+    ("train --env", 2, "gpuvec: --env needs a value. `gpuvec train --help` says more."),
     ("train --hidden a b", 2, "--hidden cannot be a b"),
     ("train --log tensorbord", 2, "Expected one of ('tensorboard', 'wandb'"),
     ("train --network Residual", 2, "network must be module:Class or None, got 'Residual'"),
@@ -116,7 +116,7 @@ WRONG = [
     ("train --device gpu", 1, "device must be auto, cpu, cuda or cuda:<index>, got 'gpu'."),
     ("train --algorithm sac", 1, "algorithm must be one of ppo, a2c, ddpg, td3, got 'sac'."),
     ("train --algorithm td3 --critics 1", 2, "critics must be 2"),
-    ("sweep --param learning_rate", 2, "Missing value for argument '--param'"),
+    ("sweep --param learning_rate", 2, "gpuvec: --param needs 4 values."),
     ("sweep --param learning_rate log 1 x", 2, "--param cannot be learning_rate log 1 x"),
     ("sweep --param hidden log 1 2 --device cpu", 1, "hidden cannot be varied"),
     # Policies, files and folders.
