@@ -102,7 +102,7 @@ def _recordable_env(envs: Any) -> VectorEnv:
     """
     base = getattr(envs, "unwrapped", envs)
     if not isinstance(base, VectorEnv):
-        raise StateError(f"fetch_episode reads the states of gpuvec environments, and {envs} is not one.")
+        raise StateError(f"fetch_episode reads the states of gpuvec environments, got {describe_value(envs)}.")
     if envs.num_envs != base.num_envs:
         raise StateError(
             f"{envs} has {envs.num_envs} rows for {base.num_envs} environments: pass the environment without this wrapper."

@@ -22,7 +22,7 @@ pytest.importorskip("tyro")
 import gpuvec
 from gpuvec.cli import main
 from gpuvec.errors import CheckpointError, StateError
-from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict, args_to_dict, register_algorithm
+from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict, args_from_json, args_to_dict, register_algorithm
 from gpuvec.learners.config.a2c_config import A2CArgs
 from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.config.ppo_config import PPOArgs
@@ -279,6 +279,24 @@ class TestRegisteredAlgorithms:
         with pytest.raises(TypeError, match="a setting is a number, text, None"):
             register_algorithm("own", Lists, OnPolicy)
 
+    def test_settings_in_containers_are_checked_and_return_from_json_as_they_were(self) -> None:
+        @dataclass(frozen=True)
+        class ContainerArgs(PPOArgs):
+            layers: tuple[tuple[int, ...], ...] = ()
+            tables: dict[str, float | tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+        name = register_algorithm("containers", ContainerArgs, OnPolicy)
+        try:
+            args = ContainerArgs(layers=((1, 2), ()), tables={"a": (1, 2), "b": 1.0})
+            assert args_from_json(json.loads(json.dumps(args_to_dict(args)))) == args
+            for wrong in ({"a": float("inf")}, {"a": 1e39}, {"a": float("nan")}):
+                with pytest.raises(ValueError, match="tables must be .* finite"):
+                    args_to_dict(dataclasses.replace(args, tables=wrong))
+                with pytest.raises(ValueError, match="network_args must be .* finite"):
+                    PPOArgs(network="networks:Residual", network_args=wrong)
+        finally:
+            del ALGORITHMS[name]
+
     def test_pqn_learns_cartpole(self, own_modules: Path) -> None:
         import pqn
 
@@ -355,6 +373,37 @@ class TestOwnLosses:
     def test_what_a_loss_must_return(self, loss: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             train(PPOArgs(**SIZES), loss=loss)
+
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [
+            (lambda loss: (loss, {}), r"the metrics \[\], and \['size'\] before"),
+            (lambda loss: (loss, {"size": loss, "more": loss}), r"the metrics \['more', 'size'\], and \['size'\] before"),
+            (lambda loss: (loss.expand(2), {"size": loss}), r"must return a tensor of shape \(\)"),
+            (lambda loss: (loss.detach(), {"size": loss}), "a tensor without a gradient"),
+            (lambda loss: (loss, {"size": loss.expand(2)}), r"the metric 'size' .* must be a tensor of shape \(\)"),
+        ],
+    )
+    def test_what_a_loss_must_return_after_its_first_call(self, returned: Any, message: str) -> None:
+        calls = []
+
+        def loss(network: Any, samples: Any, args: Any, own_loss: Any) -> Any:
+            calls.append(samples)
+            return (own_loss, {"size": own_loss}) if len(calls) < 3 else returned(own_loss)
+
+        with pytest.raises(ValueError, match=message):
+            train(PPOArgs(**SIZES), loss=loss)
+
+    @pytest.mark.parametrize(("args_class", "dimensions"), [(PPOArgs, 1), (A2CArgs, 2)])
+    def test_a_loss_has_the_same_number_of_dimensions_in_each_call(self, args_class: Any, dimensions: int) -> None:
+        shapes = []
+
+        def loss(network: Any, samples: Any, args: Any, own_loss: Any) -> Any:
+            shapes.append(samples.advantage.shape)
+            return own_loss
+
+        train(args_class(**SIZES), loss=loss)
+        assert {len(shape) for shape in shapes} == {dimensions}
 
     def test_other_algorithms_take_no_loss(self) -> None:
         with pytest.raises(ValueError, match="are for algorithms on OnPolicy, as ppo and a2c, and not for ddpg"):

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import linecache
-from collections.abc import Callable
+import os
+import re
+import reprlib
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import gymnasium as gym
@@ -15,13 +23,14 @@ import gpuvec
 import gpuvec_envs
 from gpuvec.errors import GpuvecError
 
-PACKAGES = tuple(str(Path(package.__file__).parent) for package in (gpuvec, gpuvec_envs, gym))
+PACKAGES = tuple(f"{Path(package.__file__).parent}{os.sep}" for package in (gpuvec, gpuvec_envs, gym))
 CLEAR_TYPES = (ValueError, TypeError, gym.error.Error, GpuvecError, AttributeError, IndexError, NotImplementedError)
 SCALARS: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63, 2**64, 10**30, 10**400,
     0.0, 1.5, -1.5, 1e38, 1e39, -1e39, float("nan"), float("inf"), -float("inf"), 1j,
     "", "x", "1", "view", "reset_mask", "cpu", b"x",
-    (), [], {}, set(), (1,), [1, 2], (None,), {"x": 1}, {1: 2}, {None: None}, {1, 2}, range(3), [[1], [1, 2]], ["a", 1],
+    (), [], {}, set(), (1,), [1, 2], (None,), {"x": 1}, {1: 2}, {None: None}, {1: 2, "x": 3}, {1, 2}, range(3),
+    [[1], [1, 2]], ["a", 1],
     slice(2), ..., object(), object, len, lambda: 0, iter(()), NotImplemented,
     np.int64(3), np.uint8(3), np.float32("nan"), np.float64(1e300), np.bool_(True), np.array(5), np.array(True), np.array("x"),
     np.datetime64(1, "s"),
@@ -130,16 +139,62 @@ def wrong_value(rng: np.random.Generator, shape: tuple[int, ...] = (3,)) -> Any:
 
 
 def describe_unclear(error: BaseException) -> str | None:
-    """Returns what is wrong with an error that a user got; None if gpuvec raises it by a statement of its own."""
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
-    file, line = frames[-1]
-    statement = linecache.getline(file, line).strip()
-    is_own = file.startswith(PACKAGES) and statement.startswith("raise ")
-    if isinstance(error, CLEAR_TYPES) and is_own and len(str(error)) >= 15:
+    """Returns what is wrong with an error that a user got; None if it is clear.
+
+    A clear error is raised by gpuvec or Gymnasium. What it says without the messages of other packages that it quotes names the
+    argument, or what was given. It may not only say where another package raised: a message of three words says no more.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    message, quoted = str(error), error.__cause__ or error.__context__
+    while quoted is not None:
+        if not _is_own(quoted):
+            message = message.replace(str(quoted), "")
+        quoted = quoted.__cause__ or quoted.__context__
+    if not isinstance(error, CLEAR_TYPES) or not _is_own(error):
+        problem = "is not raised by gpuvec or Gymnasium"
+    elif len(re.findall(r"\w+", message)) < 4:
+        problem = "says nothing beyond another message"
+    elif not any(re.search(rf"(?<!\w){re.escape(text)}(?!\w)", message, re.IGNORECASE) for text in _texts_of_call(frames)):
+        problem = "names neither the argument nor what was given"
+    else:
         return None
-    places = " < ".join(f"{Path(name).name}:{number}" for name, number in reversed(frames[-4:]))
-    return f"{type(error).__name__}: {str(error)[:150]} [{places}] `{statement[:80]}`"
+    places = " < ".join(f"{Path(frame.f_code.co_filename).name}:{line}" for frame, line in reversed(frames[-4:]))
+    return f"{problem}: {type(error).__name__}: {str(error)[:150]} [{places}]"
+
+
+def _is_own(error: BaseException) -> bool:
+    """Whether a statement of gpuvec or Gymnasium creates and raises this error."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    file = frame.f_code.co_filename
+    return file.startswith(PACKAGES) and re.match(r"raise \w", linecache.getline(file, line).strip()) is not None
+
+
+def _texts_of_call(frames: list[tuple[FrameType, int]]) -> set[str]:
+    """Names of the arguments of the call that the test made, and texts that describe what it passed."""
+    tests = str(Path(__file__).parents[1])
+    _, called = next((a, b) for (a, _), (b, _) in pairwise(frames) if not b.f_code.co_filename.startswith(tests))
+    texts: set[str] = set()
+    arguments = inspect.getargvalues(called)
+    names = [*arguments.args, *(name for name in (arguments.varargs, arguments.keywords) if name)]
+    for name in names:
+        if name in ("self", "cls"):
+            continue
+        _add_texts(texts, name, called.f_locals.get(name))
+    return texts | {called.f_code.co_name}  # for calls that an environment does not support with any argument
+
+
+def _add_texts(texts: set[str], name: str, value: Any, depth: int = 0) -> None:
+    """Adds texts that say what a value is: its name, representation, type, dtype, shape, length and elements."""
+    texts |= {name, name.removesuffix("s"), f"{name}s", reprlib.repr(value), type(value).__name__}
+    for attribute in ("dtype", "shape", "device", "__name__"):
+        texts.add(str(getattr(value, attribute, name)))
+    if isinstance(value, str):
+        texts.add(value)
+    elif is_dataclass(value):
+        texts |= {field.name for field in fields(value)}
+    elif isinstance(value, Mapping) and depth < 3:
+        for key, element in value.items():
+            _add_texts(texts, str(key), element, depth + 1)
+    elif isinstance(value, list | tuple | set) and depth < 3:
+        for element in value:
+            _add_texts(texts, name, element, depth + 1)

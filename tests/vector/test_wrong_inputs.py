@@ -8,6 +8,7 @@ bits of one that never got the input.
 from __future__ import annotations
 
 import dataclasses
+import linecache
 import reprlib
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,12 +20,14 @@ import pytest
 from tests.support.arrays import host
 from tests.support.bundled_envs import BUNDLED_ENVS, SHORT_EPISODES, SINGLE_AGENT, SMALL_PARAMS, THREAD_PER_ENV
 from tests.support.counter_env import COUNTER
-from tests.support.wrong_inputs import SCALARS, describe_unclear, wrong_array, wrong_value
+from tests.support.wrong_inputs import PACKAGES, SCALARS, describe_unclear, wrong_array, wrong_value
 
 from gpuvec import MultiAgentEnv, SingleAgentEnv, parallel_env, register
 from gpuvec.episode import fetch_episode
 from gpuvec.errors import AuthoringError
 from gpuvec.learners.algorithms import ALGORITHMS
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.registration import registered_envs
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.reset_arguments import RowStreams
@@ -344,6 +347,33 @@ def test_wrong_inputs_of_the_interface_of_pettingzoo_are_refused_clearly() -> No
     assert not problems, "\n".join(problems)
 
 
+def test_wrong_saved_states_are_refused_clearly() -> None:
+    """Keys of types that have no order, and values of all kinds, in place of all or a part of what was saved."""
+    rng = rng_of("saved")
+    env = gym.make_vec("gpuvec/CartPole-v1", E, device="cpu", output="numpy")
+    wrappers = [NormalizeObservation(env), NormalizeReward(env), RecordEpisodeStatistics(env)]
+    wrappers[0].reset(seed=0)
+    settings = PPOArgs(env="gpuvec/CartPole-v1", device="cpu")
+    saved = [(each, {**each.state_dict()}) for each in (env, *wrappers)]
+
+    def calls(value: Any) -> Iterator[Callable[[], Any]]:
+        yield lambda: env.reset(options=value)
+        yield lambda: env.set_state(value)
+        yield lambda: env.load_state_dict({"buffers": value, "seed": 0})
+        for field in dataclasses.fields(PopulationArgs):
+            yield lambda field=field: PopulationArgs(**{"base": settings, "num_agents": 2, field.name: value})
+        yield lambda: PopulationArgs(settings, 2, settings={"learning_rate": value})
+        yield lambda: PopulationArgs(settings, 2, settings={"learning_rate": (value, 1.0)})
+        for owner, state in saved:
+            yield lambda owner=owner: owner.load_state_dict(value)
+            name = next(iter(state))
+            yield lambda owner=owner, state=state, name=name: owner.load_state_dict({**state, name: value})
+            owner.load_state_dict(state)
+
+    problems = unclear_refusals(calls, [*SCALARS, *(wrong_array(rng, (E,)) for _ in range(10))])
+    assert not problems, "\n".join(problems)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_wrong_settings_are_refused_clearly(algorithm) -> None:
     args_class = ALGORITHMS[algorithm].args_class
@@ -407,3 +437,32 @@ def describe_unclear_of(call: Callable[[], Any]) -> str | None:
     with pytest.raises(Exception) as caught:  # of any type
         call()
     return describe_unclear(caught.value)
+
+
+REWRAPPING = """
+def call(rows):
+    try:
+        memoryview(rows)
+    except TypeError as error:
+        raise {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_clear"),
+    [
+        ("TypeError(str(error)) from None", False),
+        ("TypeError(f'role {rows!r}: {error}') from error", False),
+        ("TypeError('this cannot be read by an environment')", False),
+        ("TypeError(f'rows cannot be read ({error}); give an array')", True),
+        ("TypeError(f'an array is needed, and got {rows!r}')", True),
+        ("error", False),
+        (" # of NumPy", False),
+    ],
+)
+def test_an_error_of_another_package_is_not_clear_because_it_is_raised_again(statement, is_clear) -> None:
+    source = REWRAPPING.format(statement)
+    file, namespace = f"{PACKAGES[0]}planted.py", {}
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), namespace)  # a function of gpuvec's folder, which has none like it
+    assert (describe_unclear_of(lambda: namespace["call"](7)) is None) == is_clear

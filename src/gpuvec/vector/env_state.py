@@ -222,8 +222,8 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
         raise StateError(f"the state of {sim.env.state.__module__} must be a mapping, got {type(saved).__name__}.")
     persistent = sim.layout.persistent
     if saved.keys() != persistent.keys():
-        missing, extra = sorted(persistent.keys() - saved.keys()), sorted(saved.keys() - persistent.keys())
-        raise StateError(f"this is no state of {sim.env.state.__module__}: missing {missing}, not known {extra}.")
+        missing, extra = sorted(persistent.keys() - saved.keys()), sorted(map(str, saved.keys() - persistent.keys()))
+        raise StateError(f"the buffers are no state of {sim.env.state.__module__}: missing {missing}, not known {extra}.")
     arrays = {name: _read_numbers(sim, name, values) for name, values in saved.items()}
     for name, array in arrays.items():
         expected = _saved_view(name, sim.buffers[name])

@@ -175,7 +175,7 @@ def reset_option_values(
     unknown = options.keys() - {"reset_mask", *env.reset_options}
     if unknown:
         known = ", ".join(map(repr, ("reset_mask", *env.reset_options)))
-        raise UnknownParameterError(f"unknown reset option(s) {sorted(unknown)}; this environment has {known}.")
+        raise UnknownParameterError(f"unknown reset option(s) {sorted(map(str, unknown))}; this environment has {known}.")
     values: dict[str, float] = {}
     for name in env.reset_options:
         value = options.get(name, getattr(env.params, name))

@@ -76,8 +76,11 @@ class Stateful(RowAttributes):
         """
         self._check_usable(needs_reset=False)
         if not isinstance(saved, Mapping) or saved.keys() != {"buffers", "seed"}:
-            content = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
-            raise StateError(f"this is no state_dict of a VectorEnv: it has {content}, expected 'buffers' and 'seed'.")
+            keys = f" with {list(saved)}" if isinstance(saved, Mapping) else ""
+            raise StateError(
+                "saved must be what state_dict of a VectorEnv returns, a dict with 'buffers' and 'seed'; got a "
+                f"{type(saved).__name__}{keys}."
+            )
         seed = tuple(saved["seed"]) if isinstance(saved["seed"], list) else saved["seed"]
         self._check_saved_seed(seed)
         with on_stream(self._device, self._stream()):

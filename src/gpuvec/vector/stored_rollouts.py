@@ -158,7 +158,10 @@ class Rollouts(Stateful):
         """(address, dtype, owner) of the actions of a rollout, (T, E) or (T, E, K)."""
         layout = self.simulation.schema.action
         shape = (steps, self.num_envs, *layout.shape)
-        return Actions(shape, layout.discrete, self._device, self._framework).read(actions, stream)
+        try:
+            return Actions(shape, layout.discrete, self._device, self._framework).read(actions, stream)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"policy is no array of actions that fits: {error}") from None
 
     def _storage_for(self, steps: int, provides_arrays: bool) -> RolloutStorage:
         """The buffers of rollouts of one length.

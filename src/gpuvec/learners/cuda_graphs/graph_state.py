@@ -34,7 +34,7 @@ def copy_into(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 def _pairs(tensors: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> list[tuple[Tensor, Tensor]]:
     if not isinstance(saved, Mapping) or tensors.keys() != saved.keys():
-        names = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
+        names = list(saved) if isinstance(saved, Mapping) else type(saved).__name__
         raise StateError(
             f"this is no state of the learner: {path or 'it'} has {names}, expected {sorted(tensors)}; "
             "it was saved by another algorithm, network or environment."

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from gpuvec.declaration_checks import describe_value
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.tuned_populations import NUM_ENVS
 
@@ -51,6 +54,13 @@ class PopulationArgs:
     """{parameter of the environment: P values} of the parameters in which the environments of agents differ."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.base, PPOArgs):
+            raise ValueError(f"base must be the settings of PPO, PPOArgs, got {describe_value(self.base)}.")
+        if not isinstance(self.seeds, Sequence) or not all(type(seed) is int for seed in self.seeds):
+            raise ValueError(f"seeds must be a tuple of integers, got {describe_value(self.seeds)}.")
+        for name, columns in {"settings": self.settings, "params": self.params}.items():
+            if not isinstance(columns, Mapping) or not all(map(_is_column, columns.values())):
+                raise ValueError(f"{name} must be a dict of names and values of the agents, got {describe_value(columns)}.")
         if not isinstance(self.num_agents, int) or isinstance(self.num_agents, bool) or not 1 <= self.num_agents <= MAX_AGENTS:
             raise ValueError(f"num_agents must be an integer from 1 to {MAX_AGENTS:,}, got {self.num_agents!r}.")
         for name, only in UNSUPPORTED.items():
@@ -62,13 +72,12 @@ class PopulationArgs:
                 if self.base.hidden
                 else "a population supports one or two hidden layers, got none: nearest is (64,)."
             )
-        if unknown := sorted(set(self.settings) - set(AGENT_SETTINGS)):
+        if unknown := sorted(map(str, set(self.settings) - set(AGENT_SETTINGS))):
             raise ValueError(f"{unknown[0]} cannot differ between agents; {', '.join(AGENT_SETTINGS)} can.")
         if both := sorted(set(self.params) & set(self.base.params)):
             raise ValueError(f"the parameter {both[0]} is in base.params, and in params for each agent: give it once.")
         object.__setattr__(self, "seeds", tuple(self.seeds) or self._default_seeds())
-        values = {name: tuple(map(float, column)) for name, column in self.settings.items()}
-        object.__setattr__(self, "settings", values)
+        object.__setattr__(self, "settings", {name: _floats(name, column) for name, column in self.settings.items()})
         object.__setattr__(self, "params", {name: tuple(column) for name, column in self.params.items()})
         for name, column in {"seeds": self.seeds, **self.settings, **self.params}.items():
             if len(column) != self.num_agents:
@@ -124,3 +133,19 @@ class PopulationArgs:
             settings={name: [column[k] for k in agents] for name, column in self.settings.items()},
             params={name: [column[k] for k in agents] for name, column in self.params.items()},
         )
+
+
+def _is_column(values: object) -> bool:
+    return isinstance(values, Sequence | np.ndarray) and not isinstance(values, str | bytes)
+
+
+def _floats(name: str, column: Sequence[Any]) -> tuple[float, ...]:
+    """The values of a setting as floats.
+
+    Raises:
+        ValueError: a value is no number.
+    """
+    try:
+        return tuple(map(float, column))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must have a number for each agent, got {describe_value(column)}.") from error

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from gpuvec.declaration_checks import describe_value
+from gpuvec.errors import StateError
 from gpuvec.vector.wrappers.namespace import WrapperError
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
@@ -115,11 +116,15 @@ class StatefulWrapper(Wrapper):
             state: the arrays, and under "env" the environment's state if it is to be loaded too.
 
         Raises:
-            StateError: the state of a wrapper of another kind, num_envs or space.
+            StateError: the state of a wrapper of another kind, num_envs or space; nothing is written then.
+            TypeError: an object in place of an array.
         """
-        self._buffers.load_state_dict({name: array for name, array in state.items() if name != "env"})
+        if not isinstance(state, Mapping):
+            raise StateError(f"state must be what state_dict of this wrapper returns, got {describe_value(state)}.")
+        arrays = self._buffers.read_state({name: array for name, array in state.items() if name != "env"})
         if "env" in state:
             self.env.load_state_dict(state["env"])  # type: ignore[attr-defined]  # as for `out`
+        self._buffers.write_state(arrays)
 
 
 def get_autoreset_mode(env: VectorEnv) -> AutoresetMode:

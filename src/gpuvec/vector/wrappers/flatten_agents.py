@@ -220,7 +220,7 @@ class FlattenAgents(StatefulWrapper):
         """
         if self._has_turns:
             super().load_state_dict(state)
-        elif state:
+        elif not isinstance(state, Mapping) or state:
             self.env.load_state_dict(state)  # type: ignore[attr-defined]  # of gpuvec's
 
     def _flat(self, array: Any) -> Any:

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.declaration_checks import describe_value
+from gpuvec.engine.backends.device import Device
 from gpuvec.errors import StateError
 from gpuvec.vector.host_copies import to_host
+from gpuvec.vector.native_arrays import read_array
 from gpuvec.vector.wrappers.namespace import Namespace
 
 
@@ -68,24 +71,41 @@ class WrapperState:
         """Returns copies of all arrays on the host."""
         return {name: self.ns.host_copy(array) for name, array in self._arrays.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Writes the result of `state_dict` to the arrays.
+    def read_state(self, state: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns the arrays in the result of `state_dict`, which `write_state` takes.
 
         Args:
             state: {name: array}.
 
         Raises:
-            StateError: other names or shapes.
+            StateError: other names, shapes or types, or numbers that these arrays cannot hold.
+            TypeError: an object that is no array.
         """
         if state.keys() != self._arrays.keys():
             raise StateError(
-                f"the state holds {sorted(state)}, this wrapper keeps {sorted(self._arrays)}: load the state of an equal one."
+                f"the state holds {list(state)}, this wrapper keeps {list(self._arrays)}: load the state of an equal one."
             )
-        for name, array in self._arrays.items():
-            if tuple(np.shape(state[name])) != tuple(array.shape):
+        arrays = {name: read_array(Device("cpu"), value) for name, value in state.items()}
+        for name, own in self.__getstate__().items():
+            array = arrays[name]
+            if array.shape != own.shape:
                 raise StateError(
-                    f"{name!r} has shape {tuple(np.shape(state[name]))} in the state and {tuple(array.shape)} here: "
-                    "load it into a wrapper of equal num_envs, spaces and arguments."
+                    f"{name!r} has shape {array.shape} in the state and {own.shape} here: load it into a wrapper of equal "
+                    "num_envs, spaces and arguments."
                 )
-        for name in self._arrays:
-            self[name] = self.ns.asarray(state[name])
+            is_number = array.dtype.kind in "biuf" and np.can_cast(array.dtype, own.dtype, "same_kind")
+            with np.errstate(over="ignore"):
+                arrays[name] = array.astype(own.dtype) if is_number else own
+            same = np.isfinite if own.dtype.kind == "f" else np.asarray
+            if not is_number or not np.array_equal(same(array), same(arrays[name])):
+                raise StateError(f"{name!r} must hold numbers of {own.dtype}, got {describe_value(state[name])}.")
+        return arrays
+
+    def write_state(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Writes what `read_state` returned to the arrays.
+
+        Args:
+            arrays: {name: array}.
+        """
+        for name, array in arrays.items():
+            self[name] = self.ns.asarray(array)
