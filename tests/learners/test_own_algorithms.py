@@ -285,17 +285,14 @@ class TestRegisteredAlgorithms:
             layers: tuple[tuple[int, ...], ...] = ()
             tables: dict[str, float | tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
-        name = register_algorithm("containers", ContainerArgs, OnPolicy)
-        try:
-            args = ContainerArgs(layers=((1, 2), ()), tables={"a": (1, 2), "b": 1.0})
-            assert args_from_json(json.loads(json.dumps(args_to_dict(args)))) == args
-            for wrong in ({"a": float("inf")}, {"a": 1e39}, {"a": float("nan")}):
-                with pytest.raises(ValueError, match="tables must be .* finite"):
-                    args_to_dict(dataclasses.replace(args, tables=wrong))
-                with pytest.raises(ValueError, match="network_args must be .* finite"):
-                    PPOArgs(network="networks:Residual", network_args=wrong)
-        finally:
-            del ALGORITHMS[name]
+        register_algorithm("containers", ContainerArgs, OnPolicy)
+        args = ContainerArgs(layers=((1, 2), ()), tables={"a": (1, 2), "b": 1.0})
+        assert args_from_json(json.loads(json.dumps(args_to_dict(args)))) == args
+        for wrong in ({"a": float("inf")}, {"a": 1e39}, {"a": float("nan")}):
+            with pytest.raises(ValueError, match=r"tables must be .* finite"):
+                args_to_dict(dataclasses.replace(args, tables=wrong))
+            with pytest.raises(ValueError, match=r"network_args must be .* finite"):
+                PPOArgs(network="networks:Residual", network_args=wrong)
 
     def test_pqn_learns_cartpole(self, own_modules: Path) -> None:
         import pqn
@@ -394,16 +391,17 @@ class TestOwnLosses:
         with pytest.raises(ValueError, match=message):
             train(PPOArgs(**SIZES), loss=loss)
 
-    @pytest.mark.parametrize(("args_class", "dimensions"), [(PPOArgs, 1), (A2CArgs, 2)])
-    def test_a_loss_has_the_same_number_of_dimensions_in_each_call(self, args_class: Any, dimensions: int) -> None:
+    @pytest.mark.parametrize("args_class", [PPOArgs, A2CArgs])
+    def test_samples_of_a_loss_have_one_leading_dimension_in_each_call(self, args_class: Any) -> None:
         shapes = []
 
         def loss(network: Any, samples: Any, args: Any, own_loss: Any) -> Any:
-            shapes.append(samples.advantage.shape)
+            shapes.append((samples.advantage.dim(), samples.obs.dim()))
             return own_loss
 
         train(args_class(**SIZES), loss=loss)
-        assert {len(shape) for shape in shapes} == {dimensions}
+        assert set(shapes) == {(1, 2)}
+        assert len(shapes) > 1
 
     def test_other_algorithms_take_no_loss(self) -> None:
         with pytest.raises(ValueError, match="are for algorithms on OnPolicy, as ppo and a2c, and not for ddpg"):

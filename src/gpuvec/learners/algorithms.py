@@ -164,7 +164,13 @@ def args_from_json(values: Mapping[str, Any]) -> TrainingArgs:
     Raises:
         ValueError: there is no algorithm of that name, or a value is out of its range.
     """
-    return args_from_dict({name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+    def with_tuples(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: with_tuples(element) for key, element in value.items()}
+        return tuple(map(with_tuples, value)) if isinstance(value, list) else value
+
+    return args_from_dict(with_tuples(dict(values)))
 
 
 def policy_class(args: TrainingArgs) -> Any:

@@ -7,7 +7,7 @@ A loss of a user is called for each minibatch, after that of the algorithm::
         return own_loss + 0.1 * roughness, {"roughness": roughness}
 
     network    the `ActorCritic` that learns
-    samples    `rollout_buffer.Samples` of the minibatch, (B, ...) each; of A2C the rollout, (T, R, ...)
+    samples    `rollout_buffer.Samples` of the minibatch, of A2C of the rollout, (B, ...) each
     args       the settings
     own_loss   (): the loss of the algorithm. A function that does not use it replaces it.
 
@@ -59,6 +59,18 @@ def probe_loss(loss: Loss, network: Any, samples: Samples, args: Any, taken: Col
     own_loss = next(network.parameters()).sum() * 0.0
     with without_synchronization(own_loss.device, name):
         result = loss(network, flat_samples(samples, PROBED_SAMPLES), args, own_loss)
+    _, metrics = checked_result(loss, result)
+    require_names(metrics, taken, name)
+    return tuple(metrics)
+
+
+def checked_result(loss: Loss, result: object) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """Returns the `result` of a `loss` of a user with its metrics, which may be none.
+
+    Raises:
+        ValueError: it is not what a loss must return.
+    """
+    name = f"loss={describe(loss)}"
     total, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     if not isinstance(total, Tensor) or total.shape != () or not isinstance(metrics, Mapping):
         raise ValueError(
@@ -66,10 +78,9 @@ def probe_loss(loss: Loss, network: Any, samples: Samples, args: Any, taken: Col
         )
     if not total.requires_grad:
         raise ValueError(f"{name} returned a tensor without a gradient: compute it from the network without no_grad or detach.")
-    require_names(metrics, taken, name)
     for metric_name, value in metrics.items():
         require_scalar(value, f"the metric {metric_name!r} of {name}")
-    return tuple(metrics)
+    return total, metrics
 
 
 def probe_metrics(metrics: Metrics, network: Any, samples: Samples, taken: Collection[str]) -> None:
@@ -101,8 +112,13 @@ def with_own_loss(standard: StandardLoss, loss: Loss, names: tuple[str, ...]) ->
 
     def loss_with_own(network: Any, samples: Samples, args: Any, *more: Any) -> tuple[Tensor, Tensor]:
         own_loss, metrics = standard(network, samples, args, *more)
-        result = loss(network, samples, args, own_loss)
-        total, own_metrics = result if isinstance(result, tuple) else (result, {})
+        flat = samples if samples.advantage.dim() == 1 else flat_samples(samples)
+        total, own_metrics = checked_result(loss, loss(network, flat, args, own_loss))
+        if own_metrics.keys() != set(names):
+            raise ValueError(
+                f"loss={describe(loss)} returned the metrics {sorted(own_metrics)}, and {sorted(names)} before: return the "
+                "same ones in each call."
+            )
         return total, torch.cat([metrics, *(own_metrics[name].detach().view(1).to(metrics.dtype) for name in names)])
 
     return loss_with_own

@@ -54,6 +54,8 @@ def matches_type(value: object, hint: Any) -> bool:
 
 def is_finite(value: object) -> bool:
     """Returns whether all numbers in `value`, a setting of a checked type, are finite as float32, in which learners compute."""
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
     if isinstance(value, tuple | list):
         return all(map(is_finite, value))
     return not isinstance(value, float | int) or abs(value) <= FLOAT32_MAX
