@@ -122,7 +122,8 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=FOLDER / "results", metavar="FOLDER", help="the folder of learning curves")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in by_name]:
-        print(f"gpuvec bench: there is no benchmark called {', '.join(unknown)}; there are {', '.join(by_name)}", file=sys.stderr)
+        message = f"gpuvec bench: there is no benchmark called {', '.join(unknown)}; there are {', '.join(by_name)}"
+        print(message, file=sys.stderr)
         return 2
     if arguments.list:
         for benchmark in BENCHMARKS:

@@ -305,9 +305,7 @@ class TestBench:
         assert error.count("\n") == 1, "the parser of the script has printed its usage"
 
     @pytest.mark.parametrize("send", [os.killpg, os.kill])  # a terminal sends a signal to all processes of a command
-    def test_ctrl_c_ends_a_benchmark_and_says_how_many_have_run(
-        self, tmp_path: Path, send: Callable[[int, int], None]
-    ) -> None:
+    def test_ctrl_c_ends_a_benchmark_and_says_how_many_have_run(self, tmp_path: Path, send: Callable[[int, int], None]) -> None:
         tools, cases = tmp_path / "benchmarks" / "tools", tmp_path / "benchmarks" / "cases"
         for folder in (tools, cases):
             folder.mkdir(parents=True)

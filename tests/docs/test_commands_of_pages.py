@@ -1,4 +1,4 @@
-"""Tests of the commands in the pages: those of README.md and docs/start.md run, those of all pages are command lines that exist."""
+"""Tests of the commands in pages: those of README.md and docs/start.md run, those of all pages are command lines that exist."""
 
 from __future__ import annotations
 

@@ -209,8 +209,8 @@ class TestSaveAndLoad:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (lambda s: {}, "expected 'buffers' and 'seed'"),
-            (lambda s: None, "expected 'buffers' and 'seed'"),
+            (lambda s: {}, "a dict with 'buffers' and 'seed'"),
+            (lambda s: None, "a dict with 'buffers' and 'seed'"),
             (lambda s: s | {"buffers": None}, "NoneType"),
             (lambda s: s | {"buffers": {k: v for k, v in s["buffers"].items() if k != "start"}}, r"missing \['start'\]"),
             (lambda s: s | {"buffers": s["buffers"] | {"more": np.zeros(2)}}, r"not known \['more'\]"),
