@@ -21,6 +21,7 @@ from gpuvec.learners.evaluation import evaluator as evaluator_module
 from gpuvec.learners.evaluation.evaluate import run_episodes, run_first_episodes
 from gpuvec.learners.evaluation.evaluator import Evaluator
 from gpuvec.learners.evaluation.players import Draws, at_random, by_role, policy, role_seed
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.opponents import Frozen, Scripted
 from gpuvec.learners.policy_configs import PolicyConfigs
 from gpuvec.learners.ppo import PPOArgs
@@ -187,18 +188,28 @@ def test_environments_and_players_are_made_once(monkeypatch: pytest.MonkeyPatch)
     assert len(made) == 1
 
 
-def test_the_time_of_evaluations_is_not_in_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock by which an evaluation takes a day."""
-    offset, perf_counter = [0.0], time.perf_counter
+def test_the_time_beside_iterations_is_not_in_the_seconds(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock by which an evaluation takes a day, and so do making its environments and capturing CUDA graphs."""
+    offset, perf_counter, init, capture = [0.0], time.perf_counter, Evaluator.__init__, Learner.capture
     monkeypatch.setattr(time, "perf_counter", lambda: perf_counter() + offset[0])
+
+    def make(self: Evaluator, *args: Any) -> None:
+        offset[0] += 86_400.0
+        init(self, *args)
+
+    def capture_slowly(self: Learner) -> None:
+        offset[0] += 86_400.0
+        capture(self)
 
     def evaluate(self: Evaluator, iteration: int) -> dict[str, float]:
         offset[0] += 86_400.0
         return {"eval_return": 1.0, "eval_length": 1.0}
 
+    monkeypatch.setattr(Learner, "capture", capture_slowly)
+    monkeypatch.setattr(Evaluator, "__init__", make)
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
-    history = train(evaluated(PPO)).history
-    assert offset[0] == 3 * 86_400.0
+    history = train(evaluated(PPO, device=device)).history
+    assert offset[0] == (4 if device == "cpu" else 5) * 86_400.0
     assert history[-1]["seconds"] < 43_200.0
 
 

@@ -48,14 +48,16 @@ class Iterations:
         self._wants_stop = False  # of this process
         self._is_stopped = False  # of all processes
         self._device = parse_device(args.device)
-        self._last_read_time = time.perf_counter()
         self._reads_late = reads_late(args.device)
         # One process evaluates, and all have its numbers, so that they agree on the end of the training.
         has_evaluator = args.evaluate_every is not None and self._processes.rank == 0
         self._evaluator = Evaluator(args, learner.policies, learner.opponent) if has_evaluator else None
+        self._last_read_time = time.perf_counter()
 
     def run(self) -> list[dict[str, float]]:
         """Iterates until the end of the training, and returns the metrics of each iteration."""
+        if not self.history:
+            self._last_read_time = time.perf_counter()  # what was done before, such as capturing graphs, is no iteration
         while self.learner.iteration < self.args.iterations and not (self.is_solved or self._is_stopped):
             self.learner.iterate()
             self.read()
