@@ -283,3 +283,13 @@ def test_each_environment_depends_on_its_own_files_and_on_the_engine(tmp_path: P
 def test_every_bundled_environment_has_a_hash() -> None:
     assert BUNDLED_ENVS
     assert BUNDLED_ENVS.keys() <= sources.source_hashes().keys()
+
+
+def test_figures_of_the_sanitizer_name_their_sources() -> None:
+    """Otherwise a record does not take them."""
+    from tests.gpu.sanitize import NAMES, SOURCES
+
+    current = sources.source_hashes()
+    assert SOURCES.keys() == {*NAMES, "planted"}
+    for kind, names in SOURCES.items():
+        assert not sources.missing_sources(f"sanitizer.memcheck.{kind}", names, current, current), kind

@@ -52,7 +52,7 @@ NAMES = {
 SOURCES = {
     "env": BUNDLED_ENVS,
     "game": FUSED[2:],
-    "declared": (),
+    "declared": FUSED[2:],  # they contain the program for many agents, and rules of their own that nothing names
     "rows": ("learners",),
     "fused": ("learners", *FUSED),
     "captured": ("learners", "Breakout-v0"),
