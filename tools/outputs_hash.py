@@ -5,7 +5,7 @@
     tools/outputs_hash.py --compare before.json after.json    prints what differs; the exit status is the number of differences
 
 An environment is stepped by the same random actions from the same seed in each autoreset mode, with 1, 33 and 4,096 rows. Its
-hash goes over all outputs of every step and, every 100 steps, over the state. Rollouts are hashed where an environment has them.
+hash goes over all outputs of every step and, every 100 steps, over the state. Rollouts are hashed where there are any.
 A training is hashed by all tensors of its checkpoint and by its metrics, without times, after 20 iterations with one shard and
 with eight.
 """
@@ -16,7 +16,6 @@ import argparse
 import hashlib
 import itertools
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -175,7 +174,7 @@ def main() -> int:
             hashes[name] = value
             partial = arguments.to.with_suffix(".partial")
             partial.write_text(json.dumps(hashes, indent=1) + "\n")
-            os.replace(partial, arguments.to)
+            partial.replace(arguments.to)
     return sum(": " in value for value in hashes.values())
 
 
