@@ -15,8 +15,7 @@ import gpuvec
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError, UnknownParameterError, install_command
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
-from gpuvec.testing.compiled_runs.run_checks import check_equal_runs
+from gpuvec.testing.compiled_runs.compiled_run import check_equal_runs, random_actions, run_compiled
 
 # A walker on a line that must stay near the middle. It has floats, an int and a bool, and draws in reset and step.
 SOURCE = """

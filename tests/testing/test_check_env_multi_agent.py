@@ -14,7 +14,7 @@ from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError, install_command
 from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
-from gpuvec.testing.races.race_check import check_races
+from gpuvec.testing.race_check import check_races
 from gpuvec.testing.reference_check import check_against_reference
 
 SOURCE = (Path(__file__).parents[1] / "support" / "hunt_env.py").read_text()

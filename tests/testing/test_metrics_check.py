@@ -11,9 +11,8 @@ from tests.support.meadow_env import MEADOW, Meadow, Params
 
 from gpuvec.errors import AuthoringError
 from gpuvec.testing.compiled_runs.compiled_run import METRIC, random_actions, run_compiled
-from gpuvec.testing.compiled_runs.nonfinite_explanation import explain_nonfinite
-from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError
-from gpuvec.testing.compiled_runs.run_checks import check_spaces
+from gpuvec.testing.compiled_runs.explanations import explain_nonfinite
+from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError, check_spaces
 from gpuvec.testing.reference_check import check_against_reference
 
 

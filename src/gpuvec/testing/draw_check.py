@@ -7,23 +7,25 @@ numbers would be a copy of the others.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.compiler.types import EnvState
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.errors import AuthoringError
-from gpuvec.phases import AGENTS, first_function
+from gpuvec.phases import AGENTS, Assign, Each, Reduction, first_function
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv
-from gpuvec.testing.compiled_runs.compiled_run import author_action, random_actions
-from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
-from gpuvec.testing.reference.checked_arrays import stale_array
-from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
-from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
+from gpuvec.testing.compiled_runs.compiled_run import allowed_actions, author_action, random_actions
+from gpuvec.testing.reference.checked_functions import CheckedKey, Draw, record_draws, stale_array
+from gpuvec.testing.reference.python_reference import PythonReference, SingleAgentReference
 
 ALL_AGENTS = -1  # stands for the index of an agent where all agents share a number
 RULE = "agent i may use k * i to k * i + k - 1, with one k in all phases"
@@ -220,3 +222,55 @@ def describe(function: AuthorFunction) -> str:
         function: `reset` or a phase.
     """
     return f"phase `{function.__name__}`" if function.__code__.co_argcount == 5 else f"`{function.__name__}`"
+
+
+class RecordedDraws:
+    """Records which element of which set draws a number, and checks each phase after its last element.
+
+    The functions of `reset` and of all phases of the reference are replaced by functions that record their draws.
+
+    Args:
+        reference: the reference, whose environment changes.
+        draws: the list to which `record_draws` adds draws.
+    """
+
+    def __init__(self, reference: PythonReference, draws: list[Draw]) -> None:
+        self._schema, self._all_draws, env = reference.schema, draws, reference.env
+        self._reset = first_function(env.reset)
+        self._by_set: dict[str, AgentDraws] = {}
+        is_tuple = isinstance(env.reset, tuple)
+        reset = tuple(map(self._recorded_phase, env.reset)) if is_tuple else self._recorded_phase(env.reset)
+        reference.env = dataclasses.replace(env, reset=reset, phases=tuple(map(self._recorded_phase, env.phases)))
+
+    def begin_step(self, s: EnvState) -> None:
+        """Begins a reset or a step, which has another key.
+
+        Args:
+            s: the state before.
+        """
+        for draws in self._by_set.values():
+            draws.begin_step(s.role.tobytes() if self._schema.has_role_field else b"")
+
+    def _recorded_phase(self, phase: Any) -> Any:
+        if isinstance(phase, Assign | Reduction):
+            return phase
+        if isinstance(phase, Each):
+            return phase._replace(function=self._recorded(phase.function, phase.index_set))
+        return self._recorded(phase, AGENTS)
+
+    def _recorded(self, function: Callable[..., None], index_set: str) -> Callable[..., None]:
+        """A function that calls `function` for an element, and checks the draws of the set after its last element."""
+        draws = self._by_set.setdefault(index_set, AgentDraws(self._reset, index_set))
+        size, number = math.prod(self._schema.sets[index_set]), 0
+
+        @functools.wraps(function)
+        def record(*arguments: Any) -> None:
+            nonlocal number
+            self._all_draws.clear()
+            function(*arguments)
+            draws.add(function, number, self._all_draws)
+            number = (number + 1) % size
+            if number == 0:
+                draws.check(function)
+
+        return record

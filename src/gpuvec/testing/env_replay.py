@@ -16,8 +16,7 @@ from gpuvec.observations import Time
 from gpuvec.random import Key
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import author_action, author_actions
-from gpuvec.testing.reference.python_reference import PythonReference
-from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
+from gpuvec.testing.reference.python_reference import PythonReference, SingleAgentReference
 
 State = Mapping[str, Any]  # {field: value} of one env
 Results = dict[str, Any]  # {name: value} of one env, with the names of a compiled run

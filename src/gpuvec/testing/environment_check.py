@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -12,26 +13,35 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
+from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
+from gpuvec.engine.backends.cuda.cpp.source import compile_source
+from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at, step_function
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.errors import AuthoringError
+from gpuvec.engine.layout.structure import shape_differences
+from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, SingleAgentEnv
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, random_actions, run_compiled, short_episode_steps
-from gpuvec.testing.compiled_runs.crash_explanation import explain_crash, explain_error
-from gpuvec.testing.compiled_runs.nonfinite_explanation import explain_nonfinite
-from gpuvec.testing.compiled_runs.recorded_run import load_recorded_run, record_run
-from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError
-from gpuvec.testing.compiled_runs.run_checks import check_equal_runs, check_spaces
-from gpuvec.testing.cuda_cpp_check import check_cuda_results, check_cuda_source
+from gpuvec.testing.compiled_runs.compiled_run import (
+    CompiledRun,
+    check_equal_runs,
+    load_recorded_run,
+    random_actions,
+    record_run,
+    run_compiled,
+    short_episode_steps,
+)
+from gpuvec.testing.compiled_runs.explanations import explain_crash, explain_error, explain_nonfinite
+from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError, check_spaces
 from gpuvec.testing.draw_check import check_draws
 from gpuvec.testing.kernel_check import compile_kernels, missing_compiler
-from gpuvec.testing.races.race_check import NUM_STEPS, check_races, check_races_in_run
-from gpuvec.testing.reference.author_calls import call_checked
-from gpuvec.testing.reference.time_limit import limit_calls
+from gpuvec.testing.race_check import NUM_STEPS, check_races, check_races_in_run
+from gpuvec.testing.reference.author_calls import call_checked, limit_calls
 from gpuvec.testing.reference_check import check_against_reference
-from gpuvec.testing.structural_check import check_structural
-from gpuvec.testing.type_check import multi_agent_types, single_agent_types
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
+from gpuvec.testing.target_check.targets import CUDA_C_ON_CPU
+from gpuvec.testing.type_check import check_multi_agent_types, check_single_agent_types
 from gpuvec.testing.worker_process import WorkerError, WorkerProcess
 from gpuvec.vector.env_params import apply_params
 
@@ -196,10 +206,10 @@ def _answer_with_line(runner: WorkerProcess, env: Environment, size: _RunSize, s
 def _check_functions(checks: _Checks, env: Environment, seed: int) -> None:
     """Checks the author's functions without compiled runs."""
     if isinstance(env, SingleAgentEnv):
-        checks.add("types", single_agent_types.check_types(env))
+        checks.add("types", check_single_agent_types(env))
         checks.add("draws", check_draws(env))
         return
-    checks.add("types", multi_agent_types.check_types(env))
+    checks.add("types", check_multi_agent_types(env))
     for name, detail in check_races(env, NUM_STEPS, seed).items():
         checks.add(name, detail)
 
@@ -236,3 +246,101 @@ def _check_simulator(checks: _Checks, env: Environment, seed: int) -> None:
     run, other = (run_compiled(env, NUM_SIMULATED_ENVS, actions, (seed,), device)[0] for device in ("cpu", "simulator"))
     check_equal_runs(env, run, other, "the CPU and the CUDA simulator")
     checks.add("simulator", "equals the CPU bit for bit")
+
+
+def check_structural(env: Environment) -> str:
+    """Varies each parameter that is not in `structural`, and compares all shapes: agents, spaces, fields, tables, neighbors.
+
+    Values for which the environment's `check` or a function of its declaration raises an error are skipped.
+
+    Args:
+        env: the environment.
+
+    Returns:
+        What was checked, as text.
+
+    Raises:
+        AuthoringError: a shape depends on a parameter that is not in `structural`.
+    """
+    structural = env.structural
+    num_varied = 0
+    for name, value in env.params._asdict().items():
+        others = [other for other in _other_values(value) if name not in structural]
+        for other in others:
+            try:
+                changed = dataclasses.replace(env, params=env.params._replace(**{name: other}))
+                if env.check is not None:
+                    env.check(changed.params)
+                changes = shape_differences(env, changed)
+            except (ArithmeticError, AssertionError, AuthoringError, LookupError, TypeError, ValueError):
+                continue  # values that make no sense together
+            num_varied += 1
+            if changes:
+                problem = f"shapes depend on parameter {name!r}: with {other!r} {'; '.join(changes)}"
+                raise AuthoringError(f"{problem}; put {name!r} into structural=(...).")
+    return f"with {num_varied} other values of parameters that are not structural all shapes stay the same"
+
+
+def _other_values(value: float) -> list[float]:
+    """Other values of the same type, near the value."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1, 2 * value + 1]
+    return [value * 1.1 if value else 0.1, value * 0.9 if value else -0.1, value + 1.0, value - 1.0, value * 2.0]
+
+
+NUM_CUDA_ENVS, MAX_CUDA_STEPS = 9, 40
+
+
+def check_cuda_source(env: Environment) -> None:
+    """Compiles the functions of an environment in CUDA C++, and checks that they compute nothing in float64.
+
+    Args:
+        env: the environment.
+
+    Raises:
+        AuthoringError: a function cannot be compiled, or computes in float64; the message names the line.
+    """
+    source, file, line = make_cuda_functions(env, ()).source, "", 0
+    ptx = compile_source(source, (9, 0), "ptx").decode()
+    files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
+    for text in ptx.splitlines():
+        if location := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
+            file, line = files[location[1]], int(location[2])
+        # A declaration of a register, `.reg .f64`, begins with a dot and does not match.
+        elif re.match(r"\s*[a-z]\S*\.f64\b", text) and file == str(source.file):
+            raise authoring_error_at(
+                source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf"
+            )
+
+
+def check_cuda_results(env: Environment, seed: int) -> tuple[bool, str]:
+    """Compares the functions in CUDA C++ with those in Python on the CPU, each call from the same state.
+
+    Args:
+        env: the environment.
+        seed: the seed of the environments and of the actions.
+
+    Returns:
+        Whether the check could run on this machine, and what was compared or is missing.
+
+    Raises:
+        AuthoringError: a result differs; the message names the first.
+    """
+    try:
+        host_compiler()
+    except MissingExtraError as error:
+        return False, str(error)
+    limit = min(MAX_CUDA_STEPS, env.max_episode_steps or MAX_CUDA_STEPS)
+    job = ComparisonJob(env, CUDA_C_ON_CPU.name, CUDA_C_ON_CPU.options, {}, NUM_CUDA_ENVS, 1, limit, seed, modes=("SameStep",))
+    try:
+        report = compare(job)
+    except AuthoringError as error:
+        if "does not compile for a CPU" not in str(error):
+            raise
+        return False, str(error)
+    if report.difference:
+        raise authoring_error(step_function(env), f"its results in CUDA C++ differ: {report.difference}")
+    agreement = "bit-identical to Python's" if report.identical else "equal to Python's, floats to 1e-5"
+    return True, f"{report.num_results:,} results are {agreement}"

@@ -16,11 +16,10 @@ from gpuvec.phases import AGENTS, WORLD, Assign, Each, Reduction, first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import METRIC, CompiledRun
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
-from gpuvec.testing.draw_check import check_distinct_draws
+from gpuvec.testing.draw_check import RecordedDraws, check_distinct_draws
 from gpuvec.testing.env_replay import MultiAgentReplay, Results, SingleAgentReplay
-from gpuvec.testing.recorded_draws import RecordedDraws
-from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
-from gpuvec.testing.reference.fault_place import fault_place
+from gpuvec.testing.reference.author_calls import fault_place
+from gpuvec.testing.reference.checked_functions import CheckedKey, Draw, record_draws
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.testing.target_check.differences import TOLERANCE, exceeds_tolerance
 

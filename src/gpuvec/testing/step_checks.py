@@ -20,13 +20,11 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.observations import Time
 from gpuvec.spec import Environment
+from gpuvec.testing.compiled_runs.compiled_run import join_roles
 from gpuvec.testing.compiled_runs.result_checks import ResultChecks
-from gpuvec.testing.compiled_runs.role_rows import join_roles
 from gpuvec.testing.env_replay import MultiAgentReplay, SingleAgentReplay, State, make_replay
-from gpuvec.testing.reference.author_calls import call_checked
-from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
-from gpuvec.testing.reference.fault_place import fault_place
-from gpuvec.testing.reference.time_limit import limit_calls
+from gpuvec.testing.reference.author_calls import call_checked, fault_place, limit_calls
+from gpuvec.testing.reference.checked_functions import CheckedKey, record_draws
 from gpuvec.vector.host_copies import to_host
 
 TIME_LIMIT = 20.0  # CPU seconds of one call, after which a loop counts as endless

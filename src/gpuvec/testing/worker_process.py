@@ -8,11 +8,14 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -143,3 +146,27 @@ def main(folder: str, parent: int) -> None:
     except AuthoringError as error:
         fault, text = True, str(error)
     (Path(folder) / ANSWER).write_text(json.dumps({"fault": fault, "text": text}))
+
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+
+def allow_cpu_time(seconds: float) -> None:
+    """Sets the CPU time after which SIGXCPU ends this process, counted from now. Where there are no such limits, it warns.
+
+    Args:
+        seconds: the CPU time of all threads together, rounded up; infinity for no limit.
+    """
+    if resource is None:
+        if not math.isinf(seconds):
+            warnings.warn("this system has no limit of CPU time: end a call that does not return yourself.", stacklevel=2)
+        return
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if math.isinf(seconds):
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+        return
+    soft = math.ceil(time.process_time() + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))

@@ -1,21 +1,154 @@
-"""Runs compiled environments with random actions and collects all results."""
+"""Compiled environments that run with random actions, and all their results.
+
+The checks treat all environments alike: values by role are one array with a row for each agent, padded with zeros if the roles
+have spaces of their own. Actions that action masks forbid are replaced, so that checks play as the rules of an environment
+allow. A run in a worker process writes its results to files, so that they remain if the process crashes.
+
+Letters: E envs, A agents, n agents of a role, K components of an action, of a role with most components, N elements of a mask.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.engine.backends.cpu.threads import CpuKernels
+from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.engine.compiler.types import Action
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
+from gpuvec.engine.layout.space_layout import ActionLayout
+from gpuvec.phases import first_function
 from gpuvec.spec import Environment, SingleAgentEnv
-from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
-from gpuvec.testing.compiled_runs.role_rows import author_action_of, join_roles, split_actions
+from gpuvec.testing.target_check.differences import differences, differs_in_bits, make_result_layout
+from gpuvec.testing.worker_process import allow_cpu_time
 from gpuvec.vector.env import VectorEnv
+
+
+def has_role_spaces(schema: EnvSchema) -> bool:
+    """Returns whether the roles of an environment have spaces of their own.
+
+    Args:
+        schema: the schema of the environment.
+    """
+    return isinstance(schema, MultiAgentSchema) and bool(schema.role_schemas)
+
+
+def join_roles(values: Any, schema: EnvSchema) -> Any:
+    """Returns observations or masks by role as one array (..., A, D), with zeros for missing roles and after shorter rows.
+
+    Args:
+        values: {role: (E, n, ...)}; an array is returned as it is.
+        schema: the schema of the environment.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    assert isinstance(schema, MultiAgentSchema), "roles are of many agents"
+    first = next(iter(values.values()))
+    width = max(math.prod(rows.shape[2:]) for rows in values.values())
+    joined = np.zeros((len(first), schema.num_agents, width), np.result_type(*values.values()))
+    for role, rows in values.items():
+        part = schema.role_schemas[role]
+        agents = slice(part.first_agent, part.first_agent + part.num_agents)
+        joined[:, agents, : math.prod(rows.shape[2:])] = rows.reshape(*rows.shape[:2], -1)
+    return joined
+
+
+def split_actions(actions: NDArray[Any], schema: EnvSchema) -> Any:
+    """Returns actions as an environment takes them: {role: (..., n) or (..., n, K)} if the roles have spaces of their own.
+
+    Args:
+        actions: (..., A, K) actions as `random_actions` draws them; those of other environments are returned as they are.
+        schema: the schema of the environment.
+    """
+    if not isinstance(schema, MultiAgentSchema) or not schema.role_schemas:
+        return actions
+    by_role = {}
+    for part in schema.parts:
+        rows = actions[..., part.first_agent : part.first_agent + part.num_agents, :]
+        rows = rows[..., : part.action.components] if part.action.components else rows[..., 0]
+        by_role[part.role] = np.ascontiguousarray(rows, np.int64 if part.action.discrete else np.float32)
+    return by_role
+
+
+def action_dtypes(actions: NDArray[Any], schema: EnvSchema) -> Any:
+    """Returns the dtype of actions as `Simulation.step_launcher` takes it: one, or a tuple with that of each role.
+
+    Args:
+        actions: actions as `random_actions` draws them.
+        schema: the schema of the environment.
+    """
+    by_role = split_actions(actions, schema)
+    return tuple(rows.dtype.type for rows in by_role.values()) if isinstance(by_role, dict) else actions.dtype.type
+
+
+def author_action_of(layout: ActionLayout, values: NDArray[Any]) -> Any:
+    """Returns the argument of author functions for an agent's action: a number, or a tuple of numbers.
+
+    Args:
+        layout: the layout of the agent's actions.
+        values: (K,) numbers, of which those beyond the agent's components are ignored.
+    """
+    numbers = [int(x) if layout.discrete else float(np.float32(x)) for x in values[: max(1, layout.components)].tolist()]
+    return tuple(numbers) if layout.components else numbers[0]
+
+
+class MaskedComponent(NamedTuple):
+    """A component of the actions of some agents, and the elements of a mask that belong to it."""
+
+    agents: slice
+    component: int
+    elements: slice
+    first: int  # the smallest action of the component
+
+
+def masked_components(schema: EnvSchema) -> Iterator[MaskedComponent]:
+    """Yields the components of actions that have a mask.
+
+    Args:
+        schema: the schema of the environment.
+    """
+    if not isinstance(schema, MultiAgentSchema):  # An environment with masks has a schema of many agents, or of one of them.
+        return
+    for part in schema.parts:
+        if part.mask_size == 0:
+            continue
+        space, agents, offset = part.action_space, slice(part.first_agent, part.first_agent + part.num_agents), 0
+        sizes = [space.n] if isinstance(space, gym.spaces.Discrete) else space.nvec.tolist()
+        for component, (first, size) in enumerate(zip(np.ravel(space.start).tolist(), sizes, strict=True)):
+            yield MaskedComponent(agents, component, slice(offset, offset + int(size)), int(first))
+            offset += int(size)
+
+
+def allowed_actions(actions: NDArray[Any], mask: NDArray[np.bool_], schema: EnvSchema) -> NDArray[Any]:
+    """Returns a copy of actions in which those that a mask forbids are replaced by allowed ones.
+
+    The replacement depends on the action and the mask alone: of n allowed actions it is number `action % n`. A component
+    without an allowed action keeps its value.
+
+    Args:
+        actions: (E, ...) or (E, ..., K) actions as `random_actions` draws them.
+        mask: (E, ..., N) mask.
+        schema: the schema of the environment.
+    """
+    result = actions.reshape(len(actions), schema.num_agents, -1).copy()
+    masks = mask.reshape(len(mask), schema.num_agents, -1)
+    for agents, component, elements, first in masked_components(schema):
+        is_allowed = masks[:, agents, elements]
+        random_element = result[:, agents, component].astype(np.int64) - first
+        num_allowed = is_allowed.cumsum(-1)
+        count = num_allowed[..., -1]
+        replacement = (num_allowed > (random_element % np.maximum(count, 1))[..., None]).argmax(-1)
+        keeps = np.take_along_axis(is_allowed, random_element[..., None], -1)[..., 0] | (count == 0)
+        result[:, agents, component] = np.where(keeps, random_element, replacement) + first
+    return result.reshape(actions.shape)
+
 
 INFO_NAMES = ("agent_mask", "agent_terminated", "action_mask", "critic_obs")
 METRIC = "metric "  # precedes the name of a metric among the results of a step
@@ -191,3 +324,129 @@ def run_compiled(
         runs.append(make_run(run_actions, list(step_results(envs, run_actions, seed)), limit))
     envs.close()
     return runs
+
+
+PROGRESS = "progress.npy"  # the number of results that are complete
+ACTIONS = "actions.npy"
+
+
+def record_run(
+    env: Environment, folder: Path, *, num_envs: int, steps: int, limit: int | None, seed: int, time_limit: float
+) -> str:
+    """Runs with random actions and writes all results to a folder, then checks that the same seed repeats the results.
+
+    Args:
+        env: the environment.
+        folder: the path of the folder.
+        num_envs: the number of environments, E.
+        steps: the number of steps, T.
+        limit: the number of steps of an episode; None for no limit.
+        seed: the seed of the environments and of the actions.
+        time_limit: the CPU seconds that one call may take; a call that takes longer ends the process by SIGXCPU.
+
+    Returns:
+        What was checked, as text.
+
+    Raises:
+        AuthoringError: the code cannot be compiled, or results depend on the call or on the number of environments.
+    """
+    actions = random_actions(env, steps, 2 * num_envs, seed)
+    run_actions = np.lib.format.open_memmap(folder / ACTIONS, "w+", actions.dtype, actions[:, :num_envs].shape)
+    run_actions[...] = actions[:, :num_envs]
+    progress = np.lib.format.open_memmap(folder / PROGRESS, "w+", np.int64, (1,))
+    files: dict[str, NDArray[Any]] = {}
+    envs = _compiled_envs(env, num_envs, limit, actions)
+    allow_cpu_time(time_limit)
+    for t, results in enumerate(step_results(envs, run_actions, seed)):
+        allow_cpu_time(time_limit)
+        for name, array in results.items():
+            if name not in files:
+                shape, path = (steps + 1, *array.shape), folder / f"{name}.npy"
+                files[name] = np.lib.format.open_memmap(path, "w+", array.dtype, shape)
+            files[name][t] = array
+        progress[0] = t + 1
+    same_envs = f"two runs with seed {seed}", envs
+    more_envs = f"runs of {num_envs} and of {2 * num_envs} environments", _compiled_envs(env, 2 * num_envs, limit, actions)
+    for runs, others in (same_envs, more_envs):
+        for t, results in enumerate(step_results(others, actions[:, : others.num_envs], seed)):
+            allow_cpu_time(time_limit)
+            first = {name: array[:num_envs] for name, array in results.items()}
+            check_equal_step(env, t, {name: files[name][t] for name in first}, first, runs)
+        others.close()
+    return "a seed repeats its run, and results do not depend on the number of environments"
+
+
+def _compiled_envs(env: Environment, num_envs: int, limit: int | None, actions: NDArray[Any]) -> VectorEnv:
+    """Creates environments and compiles their kernels, so that the time limit of the first calls does not include that."""
+    envs = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=limit)
+    CpuKernels(env, num_envs).reset(envs.simulation.options)
+    envs.simulation.step_launcher(action_dtypes(actions, envs.simulation.schema))
+    return envs
+
+
+def load_recorded_run(folder: Path, limit: int | None) -> CompiledRun | None:
+    """Reads the results that `record_run` wrote, up to the last complete step.
+
+    Args:
+        folder: the path of the folder.
+        limit: the number of steps of an episode; None for no limit.
+
+    Returns:
+        The run, or None if there are no results.
+    """
+    if not (folder / PROGRESS).exists():
+        return None
+    count = int(np.load(folder / PROGRESS)[0])
+    paths = (path for path in folder.glob("*.npy") if path.name not in (PROGRESS, ACTIONS))
+    files = {path.stem: np.load(path, mmap_mode="r") for path in paths}
+    results = [{name: np.asarray(array[t]) for name, array in files.items()} for t in range(count)]
+    return make_run(np.load(folder / ACTIONS), results, limit) if count else None
+
+
+def check_equal_runs(env: Environment, run: CompiledRun, other: CompiledRun, runs: str) -> None:
+    """Checks that two runs are bit-identical, in the environments and steps that both have.
+
+    Args:
+        env: the environment.
+        run: a run.
+        other: a run with the same actions and seed.
+        runs: a description of the two runs, for the message.
+
+    Raises:
+        AuthoringError: they differ; the message names the first difference.
+    """
+    num_envs = min(len(run.obs[0]), len(other.obs[0]))
+    for t in range(min(len(run.obs), len(other.obs))):
+        check_equal_step(env, t, _results_at(run, t, num_envs), _results_at(other, t, num_envs), runs)
+
+
+def check_equal_step(
+    env: Environment, t: int, expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], runs: str
+) -> None:
+    """Checks that the results of two runs after t steps are bit-identical.
+
+    Args:
+        env: the environment.
+        t: the number of steps.
+        expected: {name: (E, ...) array} of one run.
+        actual: the same of the other run.
+        runs: a description of the two runs, for the message.
+
+    Raises:
+        AuthoringError: they differ; the message names the first difference.
+    """
+    different = differences(expected, actual, differs_in_bits)
+    if different:
+        first = different[0]
+        place = first.place(make_result_layout(make_schema(env)))
+        problem = f"{runs} differ: after {t} steps {place} is {first.expected} and {first.actual}"
+        function = step_function(env) if t else first_function(env.reset)
+        raise authoring_error(function, f"{problem}; results must depend on the arguments alone")
+
+
+def _results_at(run: CompiledRun, t: int, num_envs: int) -> dict[str, NDArray[Any]]:
+    """The results of the first environments after t steps."""
+    arrays: dict[str, NDArray[Any]] = {"observation": run.obs[t]} | {f"state {k}": v for k, v in run.states[t].items()}
+    if t:
+        arrays |= {k: getattr(run, k)[t - 1] for k in ("reward", "terminated", "truncated")} | run.infos[t - 1]
+    return {name: array[:num_envs] for name, array in arrays.items()}

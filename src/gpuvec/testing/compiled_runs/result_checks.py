@@ -21,8 +21,7 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
-from gpuvec.testing.compiled_runs.masked_actions import masked_components
-from gpuvec.testing.compiled_runs.role_rows import join_roles
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, join_roles, masked_components, metrics_of
 
 FINITE = "guard divisions, roots and logarithms"
 
@@ -256,3 +255,34 @@ def _feature_function(env: Environment, agent: int, k: int) -> Callable[..., Any
         return observation.other_features
     assert observation.self_features is not None, "other observations than images have features"
     return observation.self_features
+
+
+def check_spaces(env: Environment, run: CompiledRun) -> str:
+    """Checks observations against their space, that rewards, states and metrics are finite, and that masks allow an action.
+
+    Args:
+        env: the environment.
+        run: its results.
+
+    Returns:
+        What was checked, as text.
+
+    Raises:
+        AuthoringError: a value is not; the message names the first.
+    """
+    num_envs, num_agents = len(run.obs[0]), make_schema(env).num_agents
+    checks = ResultChecks(env, num_envs)
+    for t, obs in enumerate(run.obs):
+        is_reset = run.terminated[t - 2] | run.truncated[t - 2] if t > 1 else np.full(num_envs, t == 0)
+        checks.check_states(run.states[t], is_reset, t)
+        checks.check_observations(obs, t)
+        if t > 0:
+            checks.check_reward(run.reward[t - 1], t)
+            checks.check_metrics(metrics_of(run.infos[t - 1]), t)
+    for t, mask in enumerate(run.masks[: len(run.reward)]):
+        acts = run.infos[t]["agent_mask"].copy() if isinstance(env, MultiAgentEnv) else np.ones((num_envs, 1), np.bool_)
+        if t > 0:  # The next step resets environments whose episode is over.
+            acts[run.terminated[t - 1] | run.truncated[t - 1]] = False
+        checks.check_masks(mask, acts, t)
+    count = len(run.obs) * num_envs * num_agents
+    return f"{count:,} observations are finite and within their bounds, all rewards and states finite"
