@@ -10,22 +10,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.engine.compiler.types import EnvState
-from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.errors import AuthoringError
-from gpuvec.phases import AGENTS, Assign, Each, Reduction, first_function
+from gpuvec.observations import Time
+from gpuvec.phases import AGENTS, Assign, Each, Reduction, first_function, phase_function
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv
-from gpuvec.testing.compiled_runs.compiled_run import allowed_actions, author_action, random_actions
+from gpuvec.testing.compiled_runs.compiled_run import allowed_actions, author_actions, random_actions
 from gpuvec.testing.reference.checked_functions import CheckedKey, Draw, record_draws, stale_array
-from gpuvec.testing.reference.python_reference import PythonReference, SingleAgentReference
+from gpuvec.testing.reference.python_reference import PythonReference, index_set_of, reset_phases
 
 ALL_AGENTS = -1  # stands for the index of an agent where all agents share a number
 RULE = "agent i may use k * i to k * i + k - 1, with one k in all phases"
@@ -47,40 +46,48 @@ def check_draws(env: SingleAgentEnv) -> str:
     Raises:
         AuthoringError: a draw is not allowed, a number is used twice, or all initial states are equal.
     """
-    reference = SingleAgentReference(env)
-    actions = random_actions(env, 1, 1, 0)[0]
+    reference = PythonReference(env)
+    start, count = check_first_states(reference)
+    # `reset` has to write all elements of the arrays, whatever they were before.
+    stale = {name: stale_array(buffer) for name, buffer in reference.array_fields.items()}
+    other = reference.reset(Key(0, 0, 0, 0, 0), start._replace(**stale))
+    for name, first, value in zip(start._fields, start, other, strict=True) if stale else ():
+        if not np.array_equal(first, value):
+            element = np.argwhere(np.atleast_1d(first != value))[0].tolist()
+            place = f"{name}{element}" if name in stale else name
+            problem = f"reset leaves {place} as the last episode left it; write every element of every array"
+            raise authoring_error(env.reset, problem)
+    actions, start = random_actions(env, 1, 1, 0)[0], reference.make_state(start._asdict())
+    if reference.has_masks:
+        actions = allowed_actions(actions, reference.action_masks(start)[None], reference.schema)
     with record_draws() as draws:
-        starts = [reference.reset(CheckedKey(0, 0, row, 0, 0))._asdict() for row in range(NUM_STARTS)]
-    count = len(draws) // len(starts)
-    check_distinct_draws(draws[:count])
-    if draws and all(_are_equal(start, starts[0]) for start in starts):
-        raise authoring_error(first_function(env.reset), EQUAL_STARTS)
-    _check_reset_of_arrays(env, reference, starts[0])
-    if has_action_masks(env):
-        actions = allowed_actions(actions, reference.action_mask(starts[0])[None], make_schema(env))
-    with record_draws() as draws:
-        reference.step(starts[0], author_action(actions[0]), CheckedKey(0, 0, 0, 0, 1))
+        reference.step(start, author_actions(reference.schema, actions[0]), CheckedKey(0, 0, 0, 0, 1), Time(1, 1))
     check_distinct_draws(draws)
     return f"reset draws {count} numbers, step draws {len(draws)} numbers"
 
 
-def _are_equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two states have equal numbers."""
-    return all(np.array_equal(a[name], b[name]) for name in a)
+def check_first_states(reference: PythonReference) -> tuple[EnvState, int]:
+    """Checks that initial states differ if `reset` draws numbers, and for one agent that it draws no number twice.
 
+    Args:
+        reference: the environment.
 
-def _check_reset_of_arrays(env: SingleAgentEnv, reference: SingleAgentReference, start: Mapping[str, Any]) -> None:
-    """Raises AuthoringError unless `reset` writes all elements of the arrays, whatever they were before."""
-    if not reference.arrays:
-        return
-    stale = {name: stale_array(buffer) for name, buffer in reference.arrays.items()}
-    other = reference.reset(Key(0, 0, 0, 0, 0), {**start, **stale})._asdict()
-    for name in start:
-        if not np.array_equal(start[name], other[name]):
-            element = np.argwhere(np.atleast_1d(start[name] != other[name]))[0].tolist()
-            place = f"{name}{element}" if name in reference.arrays else name
-            problem = f"reset leaves {place} as the last episode left it; write every element of every array"
-            raise authoring_error(env.reset, problem)
+    Returns:
+        The first initial state, and how many numbers `reset` draws.
+
+    Raises:
+        AuthoringError: all initial states are equal, or a draw is not allowed.
+    """
+    with record_draws() as draws:
+        starts = [reference.reset(CheckedKey(0, 0, row, 0, 0), reference.make_state()) for row in range(NUM_STARTS)]
+    count = len(draws) // len(starts)
+    if reference.is_single_agent:
+        check_distinct_draws(draws[:count])
+    names = starts[0]._fields if reference.is_single_agent else reference.array_fields
+    bits = {tuple(np.asarray(getattr(start, name)).tobytes() for name in names) for start in starts}
+    if draws and len(bits) == 1:
+        raise authoring_error(first_function(reference.env.reset), EQUAL_STARTS)
+    return starts[0], count
 
 
 def check_distinct_draws(draws: Sequence[Draw]) -> None:
@@ -238,9 +245,8 @@ class RecordedDraws:
         self._schema, self._all_draws, env = reference.schema, draws, reference.env
         self._reset = first_function(env.reset)
         self._by_set: dict[str, AgentDraws] = {}
-        is_tuple = isinstance(env.reset, tuple)
-        reset = tuple(map(self._recorded_phase, env.reset)) if is_tuple else self._recorded_phase(env.reset)
-        reference.env = dataclasses.replace(env, reset=reset, phases=tuple(map(self._recorded_phase, env.phases)))
+        phases = {"reset": reset_phases(env), "phases": env.phases}
+        reference.env = dataclasses.replace(env, **{k: tuple(map(self._recorded_phase, v)) for k, v in phases.items()})
 
     def begin_step(self, s: EnvState) -> None:
         """Begins a reset or a step, which has another key.
@@ -254,9 +260,8 @@ class RecordedDraws:
     def _recorded_phase(self, phase: Any) -> Any:
         if isinstance(phase, Assign | Reduction):
             return phase
-        if isinstance(phase, Each):
-            return phase._replace(function=self._recorded(phase.function, phase.index_set))
-        return self._recorded(phase, AGENTS)
+        recorded = self._recorded(phase_function(phase), index_set_of(phase))
+        return phase._replace(function=recorded) if isinstance(phase, Each) else recorded
 
     def _recorded(self, function: Callable[..., None], index_set: str) -> Callable[..., None]:
         """A function that calls `function` for an element, and checks the draws of the set after its last element."""

@@ -5,18 +5,17 @@ The rule of phases: an element of a set writes only its own numbers, and reads o
 The rule is checked in two ways. Every access is logged, so that a line that breaks the rule is found when it first runs,
 whatever the values. In addition, each element runs alone on a copy of the state, then all run in order and in reverse order,
 and the results must be bit-identical. This also finds accesses that are not logged, such as `s.x.sum()`.
-
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.engine.compiler.types import Action, EnvState
@@ -26,7 +25,6 @@ from gpuvec.engine.layout.role_functions import author_function_of, role_of_agen
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.observations import Time
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Reduction, first_function
-from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import (
     CompiledRun,
@@ -36,8 +34,8 @@ from gpuvec.testing.compiled_runs.compiled_run import (
     short_episode_steps,
 )
 from gpuvec.testing.compiled_runs.result_checks import check_observations, check_reward
-from gpuvec.testing.compiled_runs.run_moments import RunMoments
-from gpuvec.testing.draw_check import EQUAL_STARTS, NUM_STARTS, AgentDraws, describe
+from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
+from gpuvec.testing.draw_check import AgentDraws, check_first_states, describe
 from gpuvec.testing.reference.author_calls import NotPlainError, call_checked, fault_place
 from gpuvec.testing.reference.checked_functions import (
     Access,
@@ -51,6 +49,11 @@ from gpuvec.testing.reference.checked_functions import (
 )
 from gpuvec.testing.reference.python_reference import PhaseCalls, PythonReference, checked_time, reset_phases
 
+NUM_ENVS = 3
+NUM_STEPS = 4  # the number of steps of each env before anything is compiled
+NUM_OBSERVERS = 16  # the number of agents whose observations are computed in a step
+NUM_MOMENTS = 150  # the number of steps of a compiled run that are repeated in any case
+MAX_ACCESSES = 200_000  # no step begins after as many; they take some seconds
 SPLIT = "split it into two phases, or read a copy of {} that an earlier phase made"
 AuthorFunction = Callable[..., Any]
 Element = tuple[int, ...]  # the index of an element of a set; () for the world
@@ -277,13 +280,6 @@ def _element(index: tuple[Any, ...]) -> Element:
     return tuple(map(int, index[0])) if isinstance(index[0], tuple) else (int(index[0]),)
 
 
-NUM_ENVS = 3
-NUM_STEPS = 4  # the number of steps of each env before anything is compiled
-NUM_OBSERVERS = 16  # the number of agents whose observations are computed in a step
-NUM_MOMENTS = 150  # the number of steps of a compiled run that are repeated in any case
-MAX_ACCESSES = 200_000  # no step begins after as many; they take some seconds
-
-
 def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
     """Runs a few envs with random actions.
 
@@ -298,7 +294,7 @@ def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
     Raises:
         AuthoringError: a function has a fault; the message names the line, the agent and the field.
     """
-    num_draws = _check_first_states(env)
+    _, num_draws = check_first_states(PythonReference(env))
     race_check = RaceCheck(env, short_episode_steps(steps), seed)
     actions = random_actions(env, steps, NUM_ENVS, seed)
     for row in range(NUM_ENVS):
@@ -343,21 +339,10 @@ def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int, seconds:
                 break
         if moment.action is not None:
             with fault_place(moment.place()):
-                race_check.step_from(moment.before, moment.action, moment.key)
+                race_check.repeat(moment)
             num_steps += 1
     total = int((moments.times > 0).sum())
     return f"in {num_steps:,} of {total:,} steps agents write only their own elements"
-
-
-def _check_first_states(env: MultiAgentEnv) -> int:
-    """Raises AuthoringError if initial states are equal although `reset` draws numbers; returns how many it draws."""
-    reference = PythonReference(env)
-    with record_draws() as draws:
-        starts = [reference.reset(CheckedKey(0, 0, row, 0, 0), reference.make_state()) for row in range(NUM_STARTS)]
-    fields = reference.schema.array_fields
-    if draws and not any(getattr(s, k).tobytes() != getattr(starts[0], k).tobytes() for s in starts for k in fields):
-        raise authoring_error(first_function(env.reset), EQUAL_STARTS)
-    return len(draws) // len(starts)
 
 
 class RaceCheck:
@@ -440,24 +425,18 @@ class RaceCheck:
             self._episodes[row], self._times[row] = self._episodes[row] + 1, 0
             self.begin_episode(row)
 
-    def step_from(self, state: Mapping[str, ArrayLike], actions: NDArray[np.generic], key: Key) -> None:
-        """Steps from a state of a compiled run.
+    def repeat(self, moment: Moment) -> None:
+        """Repeats a reset or a step of a compiled run, and computes the observations.
 
         Args:
-            state: {field: values}.
-            actions: (A,) or (A, K) actions.
-            key: the key of the step.
+            moment: the reset or the step.
         """
-        self._step(self._reference.make_state(state), actions, CheckedKey(*key))
-
-    def reset_from(self, state: Mapping[str, ArrayLike], key: Key) -> None:
-        """Resets after a state of a compiled run, and computes the observations.
-
-        Args:
-            state: {field: values}.
-            key: the key of the reset.
-        """
-        self._observed(self._reset(CheckedKey(*key), self._reference.make_state(state)), 0)
+        before, key = self._reference.make_state(moment.before), CheckedKey(*moment.key)
+        if moment.key.step == 0:
+            self._observed(self._reset(key, before), 0)
+        else:
+            assert moment.action is not None, "a step has an action"
+            self._step(before, moment.action, key)
 
     def _step(self, s: EnvState, values: NDArray[np.generic], key: CheckedKey) -> tuple[EnvState, bool]:
         """Returns the state after a step, and whether all agents vote for the end of the episode."""

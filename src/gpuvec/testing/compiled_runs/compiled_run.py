@@ -204,15 +204,15 @@ def _random_actions_by_role(schema: MultiAgentSchema, steps: int, num_envs: int,
     return actions
 
 
-def author_actions(schema: MultiAgentSchema, values: NDArray[Any]) -> list[Action]:
+def author_actions(schema: EnvSchema, values: NDArray[Any]) -> list[Action]:
     """Converts the actions of all agents of an env to arguments of author functions.
 
     Args:
         schema: the schema of the environment.
-        values: (A,) or (A, K) actions as `random_actions` draws them.
+        values: (A,) or (A, K) actions as `random_actions` draws them; without A for a `SingleAgentEnv`.
     """
-    if not schema.role_schemas:
-        return [author_action(value) for value in values]
+    if not isinstance(schema, MultiAgentSchema) or not schema.role_schemas:
+        return [author_action(value) for value in (values if schema.agents_shape else (values,))]
     layouts = [part.action for part in schema.parts for _ in range(part.num_agents)]
     return [author_action_of(layout, row) for layout, row in zip(layouts, values, strict=True)]
 

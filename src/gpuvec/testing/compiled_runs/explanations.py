@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -18,13 +18,13 @@ from gpuvec.observations import Time
 from gpuvec.phases import first_function
 from gpuvec.random import Key
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, author_actions
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_actions
 from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.race_check import RaceCheck
 from gpuvec.testing.reference.author_calls import NotPlainError, fault_place
 from gpuvec.testing.reference.checked_functions import CheckedArray, CheckedKey, Index, checked_state, in_package, record_draws
-from gpuvec.testing.reference.python_reference import PythonReference, SingleAgentReference
+from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.testing.worker_process import WorkerError
 
 
@@ -53,10 +53,7 @@ def explain_nonfinite(env: Environment, run: CompiledRun, error: NonFiniteResult
     moment, trace = RunMoments(run, seed).at(error.t, row), NonFiniteTrace(error.value)
     try:
         with record_draws(), np.errstate(all="ignore"):
-            if isinstance(env, SingleAgentEnv):
-                _repeat_single(env, moment, error.part, trace)
-            else:
-                _repeat_multi(env, moment, error.part, agent, trace)
+            _repeat_part(env, moment, error.part, agent, trace)
     except NotPlainError as fault:
         cause = fault.__cause__
         return authoring_error_at(*fault.place, f"{error.problem}; plain Python raises {type(cause).__name__} here: {cause}")
@@ -65,22 +62,8 @@ def explain_nonfinite(env: Environment, run: CompiledRun, error: NonFiniteResult
     return authoring_error_at(*trace.place, f"{error.problem}; {error.value} is first computed here")
 
 
-def _repeat_single(env: SingleAgentEnv, m: Moment, part: str, trace: NonFiniteTrace) -> None:
-    """Repeats the function of a `SingleAgentEnv` that computes a part of the results."""
-    reference = SingleAgentReference(env, _finite_view if part == "state" else None)
-    with trace.active():
-        if part == "observation":
-            reference.observe(m.after)
-        elif part == "metric":
-            reference.metrics(m.after, m.metrics_before, m.key.step)
-        elif m.action is None:
-            reference.reset(CheckedKey(*m.key), m.before)
-        else:
-            reference.step(m.before, author_action(m.action), CheckedKey(*m.key))
-
-
-def _repeat_multi(env: MultiAgentEnv, m: Moment, part: str, agent: int, trace: NonFiniteTrace) -> None:
-    """Repeats the functions of a `MultiAgentEnv` that compute a part of the results."""
+def _repeat_part(env: Environment, m: Moment, part: str, agent: int, trace: NonFiniteTrace) -> None:
+    """Repeats the functions that compute a part of the results."""
     view: Callable[[EnvState], EnvState] = (lambda s: _finite_view(checked_state(s))) if part == "state" else checked_state
     reference, key, t = PythonReference(env, view), CheckedKey(*m.key), Time(m.key.step, m.limit)
     before, after = reference.make_state(m.before), reference.make_state(m.after)
@@ -88,17 +71,20 @@ def _repeat_multi(env: MultiAgentEnv, m: Moment, part: str, agent: int, trace: N
         after = reference.prepare_observations(after, [agent])
         with trace.active():
             reference.observations(after, t, [agent])
-    elif part == "metric":
+        return
+    if part == "metric":
         with trace.active():
             reference.metrics(after, m.metrics_before, m.key.step)
-    elif m.action is None:
-        reference.reset(key, before)
-    elif part == "state":
-        reference.step(before, author_actions(reference.schema, m.action), key, t)
-    else:
-        s = reference.step(before, author_actions(reference.schema, m.action), key, t).state
+        return
+    # Elements of arrays, in which the state of many agents is, are not local variables: a `FiniteArray` finds them.
+    with trace.active() if reference.is_single_agent else nullcontext():
+        if m.action is None:
+            reference.reset(key, before)
+            return
+        result = reference.step(before, author_actions(reference.schema, m.action), key, t)
+    if part == "reward" and not reference.is_single_agent:
         with trace.active():
-            reference.step_result(s, np.zeros(len(reference.agents), np.bool_), t)
+            reference.step_result(result.state, np.zeros(len(reference.agents), np.bool_), t)
 
 
 def _finite_view(s: EnvState) -> EnvState:
@@ -216,38 +202,16 @@ def explain_error(env: Environment, run: CompiledRun | None, num_envs: int, seed
 
 def _repeat_following(env: Environment, moments: RunMoments | None, num_envs: int, seed: int) -> None:
     """Repeats in plain Python the call in which a compiled run ended; `moments` is None if that was the first reset."""
-    repeat = _repeat_single_call(env) if isinstance(env, SingleAgentEnv) else _repeat_multi_call(env, seed, moments)
+    limit = moments.following(0).limit if moments is not None else 1
+    checks = PythonReference(env) if isinstance(env, SingleAgentEnv) else RaceCheck(env, limit, seed)
     for row in range(num_envs):
         key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
         moment = Moment(0, row, key, {}, {}, None, 1, {}) if moments is None else moments.following(row)
         with fault_place(moment.place()):
-            repeat(moment)
-
-
-def _repeat_single_call(env: SingleAgentEnv) -> Callable[[Moment], None]:
-    reference = SingleAgentReference(env)
-
-    def repeat(m: Moment) -> None:
-        key = CheckedKey(*m.key)
-        with record_draws():
-            if m.key.step == 0:
-                after = reference.reset(key, m.before)
-            else:
-                assert m.action is not None, "a step has an action"
-                after, _, _ = reference.step(m.before, author_action(m.action), key)
-        reference.observe(after._asdict())
-
-    return repeat
-
-
-def _repeat_multi_call(env: MultiAgentEnv, seed: int, moments: RunMoments | None) -> Callable[[Moment], None]:
-    race_check = RaceCheck(env, moments.following(0).limit if moments is not None else 1, seed)
-
-    def repeat(m: Moment) -> None:
-        if m.key.step == 0:
-            race_check.reset_from(m.before, m.key)
-        else:
-            assert m.action is not None, "a step has an action"
-            race_check.step_from(m.before, m.action, m.key)
-
-    return repeat
+            if isinstance(checks, RaceCheck):
+                checks.repeat(moment)
+                continue
+            with record_draws():
+                t = Time(moment.key.step, moment.limit)
+                after, _ = checks.repeat(moment.before, moment.action, CheckedKey(*moment.key), t)
+                checks.observations(checks.make_state(after), t)
