@@ -30,6 +30,7 @@ from gpuvec.phases import AGENTS, PAIRS, Assign, ByRole, Each, Reduction, phase_
 from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.reference.checked_functions import KEY_RULE, OWN_KEY
+from gpuvec.testing.reference.python_reference import index_set_of, reset_phases
 
 READABLE = "step"  # the field of a key that author code may read
 
@@ -48,10 +49,10 @@ def key_fault(value: ir.Inst, kind: types.Type, kind_of: Callable[[ir.Var], type
         return None
     if value.op == "call":
         callee = kind_of(value.func)
-        if _is_key(kind) and not isinstance(callee, types.Dispatcher):
-            return OWN_KEY
+        if isinstance(callee, types.Dispatcher):
+            return None
         passes_key = any(_is_key(kind_of(argument)) for argument in value.args)
-        return f"passes the key to {callee}, {KEY_RULE}" if passes_key and not isinstance(callee, types.Dispatcher) else None
+        return OWN_KEY if _is_key(kind) else f"passes the key to {callee}, {KEY_RULE}" if passes_key else None
     if value.op in ("build_tuple", "cast", "phi") or not any(_is_key(kind_of(v)) for v in value.list_vars()):
         return None
     if value.op == "getattr":
@@ -104,8 +105,7 @@ def check_metrics(function: Callable[..., Any], arguments: tuple[types.Type, ...
     result = result_type(function, arguments)
     tuple_width(function, result, "a NamedTuple of floats")
     for name, kind in zip(result.fields if isinstance(result, types.BaseNamedTuple) else (), result, strict=False):
-        if not isinstance(kind, types.Float):
-            raise authoring_error(function, f"metric {name!r} is {types.unliteral(kind)}; it must be a float: np.float32(x)")
+        require_type(function, f"metric {name!r} is {{}}; it must be a float: np.float32(x)", kind, types.Float)
 
 
 def check_parameters(name: str, function: object, expected: str) -> None:
@@ -126,6 +126,22 @@ def check_parameters(name: str, function: object, expected: str) -> None:
         raise authoring_error(function, f"{name}{inspect.signature(function)} must be {name}({expected})")
 
 
+def require_type(function: Callable[..., Any], problem: str, kind: types.Type, allowed: type[types.Type]) -> None:
+    """Checks a Numba type.
+
+    Args:
+        function: an author's function.
+        problem: what is wrong if it is another type, with "{}" for the type.
+        kind: the type.
+        allowed: its class.
+
+    Raises:
+        AuthoringError: it is another type.
+    """
+    if not isinstance(kind, allowed):
+        raise authoring_error(function, problem.format(types.unliteral(kind)))
+
+
 def tuple_width(function: Callable[..., Any], result: types.Type, expected: str) -> int:
     """Returns the number of values that a function returns.
 
@@ -143,6 +159,15 @@ def tuple_width(function: Callable[..., Any], result: types.Type, expected: str)
         if not isinstance(part, types.Number | types.Boolean):
             raise authoring_error(function, f"value {k} of those it returns is {part}; it must be a number")
     return len(result)
+
+
+def index_type(num_axes: int) -> types.Type:
+    """Returns the Numba type of an index in a set.
+
+    Args:
+        num_axes: the number of axes of the set.
+    """
+    return types.int32 if num_axes == 1 else types.UniTuple(types.int64, num_axes)
 
 
 def result_type(function: Callable[..., Any], arguments: tuple[types.Type, ...]) -> types.Type:
@@ -246,22 +271,16 @@ def check_single_agent_types(env: SingleAgentEnv) -> str:
         raise authoring_error(env.step, f"it returns {result}; it must return (State, reward, terminated), on every path")
     after, reward, terminated = result
     _check_state_type(env, env.step, after)
-    if not isinstance(reward, types.Float):
-        raise authoring_error(
-            env.step, f"the reward is {types.unliteral(reward)}; it must be a float on every path: write 1.0, not 1"
-        )
-    if not isinstance(terminated, types.Boolean):
-        raise authoring_error(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
+    require_type(env.step, "the reward is {}; it must be " + RESULT_TYPES["float"][1], reward, types.Float)
+    require_type(env.step, "terminated is {}; it must be " + RESULT_TYPES["bool"][1], terminated, types.Boolean)
     if env.allowed is not None:
         check_parameters("allowed", env.allowed, "action, s, p")
         is_allowed = result_type(env.allowed, (allowed_action_type(env.spaces(env.params)[1]), state, p))
-        if not isinstance(is_allowed, types.Boolean):
-            raise authoring_error(env.allowed, f"it returns {types.unliteral(is_allowed)}; it must return a bool")
+        require_type(env.allowed, "it returns {}; it must return a bool", is_allowed, types.Boolean)
     if env.metrics is not None:
         check_metrics(env.metrics, (state, p))
     expected_width = schema.obs.shape[0]
-    cell = (types.UniTuple(types.int64, 2),) if is_image else ()
-    kind = "channels" if is_image else "floats"
+    cell, kind = ((index_type(2),), "channels") if is_image else ((), "floats")
     width = tuple_width(env.observe, result_type(env.observe, (*cell, state, p)), f"a tuple of {expected_width} {kind}")
     if width != expected_width:
         raise authoring_error(env.observe, f"it returns {width} values, but the observation space has shape {schema.obs.shape}")
@@ -275,14 +294,11 @@ def _check_state_type(env: SingleAgentEnv, function: Callable[..., Any], result:
         raise authoring_error(function, f"the state that it returns is {result}; it must be a {state}, on every path")
     allowed = {float: (types.Float, "0.0, not 0"), int: (types.Integer, "np.int32(x)"), bool: (types.Boolean, "a comparison")}
     for (name, hint), kind in zip(get_type_hints(env.state, include_extras=True).items(), result, strict=True):
-        if hint not in allowed:
-            if not isinstance(kind, types.Array):
-                problem = f"field {name!r} of {state} is an array and gets {kind}: write its elements, and return s.{name}"
-                raise authoring_error(function, problem)
-            continue
-        if not isinstance(kind, allowed[hint][0]):
-            problem = f"field {name!r} of {state} is declared as {hint.__name__} and gets {kind}: write {allowed[hint][1]}"
-            raise authoring_error(function, problem)
+        array = types.Array, f"its elements, and return s.{name}"
+        declared = f"declared as {hint.__name__}" if hint in allowed else "an array"
+        expected, remedy = allowed.get(hint, array)
+        if not isinstance(kind, expected):
+            raise authoring_error(function, f"field {name!r} of {state} is {declared} and gets {kind}: write {remedy}")
 
 
 RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
@@ -291,15 +307,6 @@ RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
     "integer": (types.Integer, "an int, the index of an agent, or -1"),
     "bool": (types.Boolean, "a bool, as a comparison is"),
     "nothing": (types.NoneType, "nothing: write new values to the state, s.x[i] = ..."),
-}
-REDUCTION_RESULTS = {  # {kind of a reduction: the result of its function}
-    "count": "bool",
-    "argmin": "number",
-    "any": "bool",
-    "all": "bool",
-    "sum": "number",
-    "min": "number",
-    "max": "number",
 }
 
 
@@ -321,14 +328,18 @@ def check_multi_agent_types(env: MultiAgentEnv) -> str:
     """
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
-    _check_tables(env)
+    for name, table in (env.tables(env.params) if env.tables is not None else {}).items():
+        if table.dtype not in (np.float32, np.int32, np.bool_):
+            raise AuthoringError(
+                f"table {name!r} of tables(p) is {table.dtype}; it must be float32, int32 or bool: np.array(..., np.float32)."
+            )
     i, p = types.int32, typeof(kernel_params(env))
     t = types.NamedTuple([types.int32] * 2, Time)
     mutable = _state_type(env, schema, writes=True)
     s, observed = _state_type(env, schema), _state_type(env, schema, has_neighbors=True)
     before = (schema.neighbors,) if isinstance(schema.neighbors, Reduction) else ()
     phase_types = _PhaseTypes(schema, s, mutable, p)
-    for phase in env.reset if isinstance(env.reset, tuple) else (env.reset,):
+    for phase in reset_phases(env):
         phase_types.check(phase, in_reset=True)
     for phase in (*env.phases, *before):
         phase_types.check(phase)
@@ -336,8 +347,9 @@ def check_multi_agent_types(env: MultiAgentEnv) -> str:
         _check_result(name, function, "i, s, t, p", (i, s, t, p), "float")
     for name, function in (*_functions("terminated", env.terminated), *_functions("active", env.active)):
         _check_result(name, function, "i, s, p", (i, s, p), "bool")
-    for part, (name, function) in zip(_masked_parts(schema, env.allowed), _functions("allowed", env.allowed), strict=True):
-        choice = allowed_action_type(part.action_space)
+    roles = env.allowed.roles if isinstance(env.allowed, ByRole) else ("",)
+    for role, (name, function) in zip(roles, _functions("allowed", env.allowed), strict=env.allowed is not None):
+        choice = allowed_action_type(schema.role_schemas.get(role, schema).action_space)
         _check_result(name, function, "i, action, s, p", (i, choice, s, p), "bool")
     if env.to_move is not None:
         _check_result("to_move", env.to_move, "s, p", (s, p), "integer")
@@ -362,29 +374,35 @@ def _functions(name: str, functions: Any) -> list[tuple[str, Callable[..., Any]]
     return [] if functions is None else [(name, functions)]
 
 
-def _masked_parts(schema: MultiAgentSchema, allowed: Any) -> list[MultiAgentSchema]:
-    """The schemas of the agents for which the functions `allowed` are, in their order."""
-    if isinstance(allowed, ByRole):
-        return [schema.role_schemas[role] for role in allowed.roles]
-    return [] if allowed is None else [schema]
-
-
 def _check_observation(schema: MultiAgentSchema, arguments: tuple[types.Type, ...]) -> None:
     """Raises AuthoringError for a wrong function of the observation of agents with equal spaces."""
     observation, (i, observed, t, p) = schema.observation, arguments
     if schema.obs.is_image:
-        _check_pixel(schema, (i, types.UniTuple(types.int64, 2), observed, t, p))
+        channels = schema.obs.shape[0]
+        width = _num_features("pixel", observation.pixel, "i, cell, s, t, p", (i, index_type(2), observed, t, p))
+        if width != channels:
+            problem = f"it returns {width} values, but the observation space has {channels} channels"
+            raise authoring_error(observation.pixel, problem)
         return
     other = _num_features("other_features", observation.other_features, "i, slot, s, t, p", (i, i, observed, t, p))
     in_blocks = 0
     for block in observation.blocks:
         axes = len(schema.sets.get(block.over, ()))
-        index = types.int32 if axes == 1 else types.UniTuple(types.int64, axes)
         name = f"the function of Features({block.over!r}, ...)"
-        width = _num_features(name, block.function, "i, index, s, t, p", (i, index, observed, t, p))
+        width = _num_features(name, block.function, "i, index, s, t, p", (i, index_type(axes), observed, t, p))
         in_blocks += width * math.prod(schema.sets.get(block.over, ()))
     own = _num_features("self_features", observation.self_features, "i, s, t, p", (i, observed, t, p))
-    _check_num_features(schema, other, in_blocks, own)
+    if (observation.other_features is None) != (observation.max_neighbors == 0):
+        problem = "other_features is missing" if observation.other_features is None else "other_features is set"
+        raise AuthoringError(
+            f"observation(p) has max_neighbors={observation.max_neighbors}, and {problem}; set both, or neither."
+        )
+    total = other * observation.max_neighbors + in_blocks + own
+    if total != schema.num_features:
+        neighbors = f"{observation.max_neighbors} neighbors of {other} values"
+        neighbors += f", {in_blocks} in blocks" if observation.blocks else ""
+        problem = f"{neighbors} and {own} of the agent itself are {total} values, but the observation space"
+        raise authoring_error(observation.self_features, f"{problem} has shape ({schema.num_features},)")
 
 
 class _PhaseTypes:
@@ -404,8 +422,7 @@ class _PhaseTypes:
         elif isinstance(phase, Assign):
             self._check_assignment(phase)
         else:
-            index_set = phase.index_set if isinstance(phase, Each) else AGENTS
-            function = phase_function(phase)
+            index_set, function = index_set_of(phase), phase_function(phase)
             place = "reset" if in_reset and not isinstance(phase, Each) else f"phase `{function.__name__}`"
             index, index_types = self._index(index_set, place)
             has_action = not in_reset and index_set in self._actions
@@ -423,18 +440,20 @@ class _PhaseTypes:
         if num_axes == 0:
             return [], ()
         name = "i" if index_set in self._schema.role_schemas else {AGENTS: "i", PAIRS: "pair"}.get(index_set, "index")
-        return [name], (types.int32 if num_axes == 1 else types.UniTuple(types.int64, num_axes),)
+        return [name], (index_type(num_axes),)
 
     def _check_reduction(self, phase: Reduction) -> None:
         name = reduction_name(phase)
         index, index_types = self._index(phase.over, name)
         parameters, arguments = ", ".join([*index, "s", "p"]), (*index_types, self._state, self._params)
-        _check_result(f"the function of {name}", phase.function, parameters, arguments, REDUCTION_RESULTS[phase.kind])
+        kind = "bool" if phase.kind in ("count", "any", "all") else "number"
+        _check_result(f"the function of {name}", phase.function, parameters, arguments, kind)
         if phase.at is not None:
             check_parameters(f"at of {name}", phase.at, parameters)
             result = result_type(phase.at, arguments)
             shape = self._schema.sets[self._schema.field_sets[phase.field]]
-            if not _is_index(result, len(shape)):
+            parts = (result,) if len(shape) == 1 else tuple(result) if isinstance(result, types.BaseTuple) else ()
+            if len(parts) != len(shape) or not all(isinstance(part, types.Integer) for part in parts):
                 rule = "an int" if len(shape) == 1 else f"a tuple of {len(shape)} ints"
                 target = f"the index in {self._schema.field_sets[phase.field]!r}, {rule}"
                 raise authoring_error(phase.at, f"at of {name} returns {types.unliteral(result)}; it must return {target}")
@@ -461,16 +480,8 @@ def _check_result(
 ) -> None:
     """Raises AuthoringError unless a function has the parameters and returns the type `RESULT_TYPES[expected]`."""
     check_parameters(name, function, parameters)
-    result, (allowed, rule) = result_type(function, arguments), RESULT_TYPES[expected]
-    if not isinstance(result, allowed):
-        raise authoring_error(function, f"{name} returns {types.unliteral(result)}; it must return {rule}")
-
-
-def _is_index(kind: types.Type, num_axes: int) -> bool:
-    """Whether a Numba type is that of an index in a set with so many axes."""
-    if num_axes == 1:
-        return isinstance(kind, types.Integer)
-    return isinstance(kind, types.BaseTuple) and len(kind) == num_axes and all(isinstance(k, types.Integer) for k in kind)
+    allowed, rule = RESULT_TYPES[expected]
+    require_type(function, f"{name} returns {{}}; it must return {rule}", result_type(function, arguments), allowed)
 
 
 def _num_features(name: str, function: Callable[..., Any] | None, parameters: str, arguments: tuple[types.Type, ...]) -> int:
@@ -479,38 +490,6 @@ def _num_features(name: str, function: Callable[..., Any] | None, parameters: st
         return 0
     check_parameters(name, function, parameters)
     return tuple_width(function, result_type(function, arguments), "a tuple of numbers")
-
-
-def _check_pixel(schema: MultiAgentSchema, arguments: tuple[types.Type, ...]) -> None:
-    """Raises AuthoringError unless `pixel` returns a number for each channel."""
-    pixel, channels = schema.observation.pixel, schema.obs.shape[0]
-    width = _num_features("pixel", pixel, "i, cell, s, t, p", arguments)
-    if width != channels:
-        assert pixel is not None, "an image has a function for its pixels"
-        raise authoring_error(pixel, f"it returns {width} values, but the observation space has {channels} channels")
-
-
-def _check_num_features(schema: MultiAgentSchema, other: int, in_blocks: int, own: int) -> None:
-    observation = schema.observation
-    if (observation.other_features is None) != (observation.max_neighbors == 0):
-        problem = "other_features is missing" if observation.other_features is None else "other_features is set"
-        raise AuthoringError(
-            f"observation(p) has max_neighbors={observation.max_neighbors}, and {problem}; set both, or neither."
-        )
-    total = other * observation.max_neighbors + in_blocks + own
-    if total != schema.num_features:
-        neighbors = f"{observation.max_neighbors} neighbors of {other} values"
-        neighbors += f", {in_blocks} in blocks" if observation.blocks else ""
-        problem = f"{neighbors} and {own} of the agent itself are {total} values, but the observation space"
-        raise authoring_error(observation.self_features, f"{problem} has shape ({schema.num_features},)")
-
-
-def _check_tables(env: MultiAgentEnv) -> None:
-    for name, table in (env.tables(env.params) if env.tables is not None else {}).items():
-        if table.dtype not in (np.float32, np.int32, np.bool_):
-            raise AuthoringError(
-                f"table {name!r} of tables(p) is {table.dtype}; it must be float32, int32 or bool: np.array(..., np.float32)."
-            )
 
 
 def _state_type(env: MultiAgentEnv, schema: MultiAgentSchema, writes: bool = False, has_neighbors: bool = False) -> types.Type:
