@@ -23,21 +23,11 @@ from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.engine.compiler.types import Action
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
-from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.phases import first_function
-from gpuvec.spec import Environment, SingleAgentEnv
+from gpuvec.spec import Environment
 from gpuvec.testing.target_check.differences import differences, differs_in_bits, make_result_layout
 from gpuvec.testing.worker_process import allow_cpu_time
 from gpuvec.vector.env import VectorEnv
-
-
-def has_role_spaces(schema: EnvSchema) -> bool:
-    """Returns whether the roles of an environment have spaces of their own.
-
-    Args:
-        schema: the schema of the environment.
-    """
-    return isinstance(schema, MultiAgentSchema) and bool(schema.role_schemas)
 
 
 def join_roles(values: Any, schema: EnvSchema) -> Any:
@@ -75,28 +65,6 @@ def split_actions(actions: NDArray[Any], schema: EnvSchema) -> Any:
         rows = rows[..., : part.action.components] if part.action.components else rows[..., 0]
         by_role[part.role] = np.ascontiguousarray(rows, np.int64 if part.action.discrete else np.float32)
     return by_role
-
-
-def action_dtypes(actions: NDArray[Any], schema: EnvSchema) -> Any:
-    """Returns the dtype of actions as `Simulation.step_launcher` takes it: one, or a tuple with that of each role.
-
-    Args:
-        actions: actions as `random_actions` draws them.
-        schema: the schema of the environment.
-    """
-    by_role = split_actions(actions, schema)
-    return tuple(rows.dtype.type for rows in by_role.values()) if isinstance(by_role, dict) else actions.dtype.type
-
-
-def author_action_of(layout: ActionLayout, values: NDArray[Any]) -> Any:
-    """Returns the argument of author functions for an agent's action: a number, or a tuple of numbers.
-
-    Args:
-        layout: the layout of the agent's actions.
-        values: (K,) numbers, of which those beyond the agent's components are ignored.
-    """
-    numbers = [int(x) if layout.discrete else float(np.float32(x)) for x in values[: max(1, layout.components)].tolist()]
-    return tuple(numbers) if layout.components else numbers[0]
 
 
 class MaskedComponent(NamedTuple):
@@ -179,29 +147,22 @@ def random_actions(env: Environment, steps: int, num_envs: int, seed: int) -> ND
 
     Returns:
         The actions. If spaces are by role they are (T, E, A, K) with K of the role with most components, int64 or float64, and
-        `role_rows.split_actions` returns those of each role.
+        `split_actions` returns those of each role.
     """
     schema = make_schema(env)
-    if isinstance(schema, MultiAgentSchema) and schema.role_schemas:
-        return _random_actions_by_role(schema, steps, num_envs, seed)
-    shape = (num_envs,) if isinstance(env, SingleAgentEnv) else (num_envs, env.agents(env.params))
-    space = gym.vector.utils.batch_space(env.spaces(env.params)[1], int(np.prod(shape)))
-    space.seed(seed)
-    sampled = np.stack([space.sample() for _ in range(steps)])
-    return sampled.reshape(steps, *shape, *sampled.shape[2:])
-
-
-def _random_actions_by_role(schema: MultiAgentSchema, steps: int, num_envs: int, seed: int) -> NDArray[Any]:
-    """(T, E, A, K) actions of the spaces of all roles, with zeros after shorter ones."""
-    num_components = max(max(1, part.action.components) for part in schema.parts)
-    dtype = np.int64 if all(part.action.discrete for part in schema.parts) else np.float64
-    actions = np.zeros((steps, num_envs, schema.num_agents, num_components), dtype)
-    for number, part in enumerate(schema.parts):
-        space = gym.vector.utils.batch_space(part.action_space, num_envs * part.num_agents)
+    parts = schema.parts if isinstance(schema, MultiAgentSchema) else ()
+    groups = [(part.action_space, part.num_agents) for part in parts] or [(env.spaces(env.params)[1], 1)]
+    samples = []
+    for number, (action_space, num_agents) in enumerate(groups):
+        space = gym.vector.utils.batch_space(action_space, num_envs * num_agents)
         space.seed(seed + number)
-        sampled = np.stack([space.sample() for _ in range(steps)]).reshape(steps, num_envs, part.num_agents, -1)
-        actions[:, :, part.first_agent : part.first_agent + part.num_agents, : sampled.shape[-1]] = sampled
-    return actions
+        samples.append(np.stack([space.sample() for _ in range(steps)]))
+    if not isinstance(schema, MultiAgentSchema) or not schema.role_schemas:
+        return samples[0].reshape(steps, num_envs, *schema.agents_shape, *samples[0].shape[2:])
+    rows = [x.reshape(steps, num_envs, num_agents, -1) for x, (_, num_agents) in zip(samples, groups, strict=True)]
+    width = max(x.shape[-1] for x in rows)
+    dtype = np.int64 if all(part.action.discrete for part in parts) else np.float64
+    return np.concatenate([np.pad(x, [(0, 0)] * 3 + [(0, width - x.shape[-1])]) for x in rows], 2).astype(dtype)
 
 
 def author_actions(schema: EnvSchema, values: NDArray[Any]) -> list[Action]:
@@ -212,18 +173,15 @@ def author_actions(schema: EnvSchema, values: NDArray[Any]) -> list[Action]:
         values: (A,) or (A, K) actions as `random_actions` draws them; without A for a `SingleAgentEnv`.
     """
     if not isinstance(schema, MultiAgentSchema) or not schema.role_schemas:
-        return [author_action(value) for value in (values if schema.agents_shape else (values,))]
-    layouts = [part.action for part in schema.parts for _ in range(part.num_agents)]
-    return [author_action_of(layout, row) for layout, row in zip(layouts, values, strict=True)]
-
-
-def author_action(values: NDArray[Any]) -> Action:
-    """Converts the action of one agent to the argument of author functions: a number, or a tuple of K numbers.
-
-    Args:
-        values: () or (K,) array.
-    """
-    return tuple(values.tolist()) if values.ndim else values.item()
+        rows = values if schema.agents_shape else (values,)
+        return [tuple(row.tolist()) if row.ndim else row.item() for row in rows]
+    actions: list[Action] = []
+    for part in schema.parts:
+        layout = part.action
+        for row in values[part.first_agent : part.first_agent + part.num_agents, : max(1, layout.components)].tolist():
+            numbers = [int(x) if layout.discrete else float(np.float32(x)) for x in row]
+            actions.append(tuple(numbers) if layout.components else numbers[0])
+    return actions
 
 
 def short_episode_steps(steps: int) -> int:
@@ -247,19 +205,16 @@ def step_results(envs: VectorEnv, actions: NDArray[Any], seed: int) -> Iterator[
             each step.
         seed: the seed of the reset.
     """
-    schema = envs.simulation.schema
+    schema, step_values = envs.simulation.schema, dict[str, Any]()
     obs, infos = envs.reset(seed=seed)
-    yield {"observation": join_roles(obs, schema)} | _states(envs) | flat_infos(infos, schema)
-    for action in actions:
-        if "action_mask" in infos:
-            action[...] = allowed_actions(action, join_roles(infos["action_mask"], schema), schema)
-        obs, reward, terminated, truncated, infos = envs.step(split_actions(action, schema))
-        step_values = {"reward": reward, "terminated": terminated, "truncated": truncated}
-        yield {"observation": join_roles(obs, schema)} | _states(envs) | step_values | flat_infos(infos, schema)
-
-
-def _states(envs: VectorEnv) -> dict[str, NDArray[Any]]:
-    return {f"state {name}": array for name, array in envs.get_state().items()}
+    for action in (None, *actions):
+        if action is not None:
+            if "action_mask" in infos:
+                action[...] = allowed_actions(action, join_roles(infos["action_mask"], schema), schema)
+            obs, reward, terminated, truncated, infos = envs.step(split_actions(action, schema))
+            step_values = {"reward": reward, "terminated": terminated, "truncated": truncated}
+        states = {f"state {name}": array for name, array in envs.get_state().items()}
+        yield {"observation": join_roles(obs, schema)} | states | step_values | flat_infos(infos, schema)
 
 
 def flat_infos(infos: Mapping[str, Any], schema: EnvSchema) -> dict[str, NDArray[Any]]:
@@ -299,31 +254,6 @@ def make_run(actions: NDArray[Any], results: Sequence[dict[str, NDArray[Any]]], 
     obs = [result["observation"] for result in results]
     masks = [result["action_mask"] for result in results if "action_mask" in result]
     return CompiledRun(actions, obs, states, reward, terminated, truncated, infos, masks, limit)
-
-
-def run_compiled(
-    env: Environment, num_envs: int, actions: NDArray[Any], seeds: tuple[int, ...], device: str = "cpu"
-) -> list[CompiledRun]:
-    """Runs the compiled environment once for each seed.
-
-    Args:
-        env: the environment.
-        num_envs: the number of environments, E; they take the first E of the N actions.
-        actions: (T, N, ...) or (T, N, ..., K) actions with N >= E.
-        seeds: the seeds of the resets.
-        device: "cpu" or "simulator".
-
-    Raises:
-        AuthoringError: the code cannot be compiled.
-    """
-    limit = short_episode_steps(len(actions))
-    envs = VectorEnv(env, num_envs, device=device, output="numpy", max_episode_steps=limit)
-    runs = []
-    for seed in seeds:
-        run_actions = actions[:, :num_envs].copy()
-        runs.append(make_run(run_actions, list(step_results(envs, run_actions, seed)), limit))
-    envs.close()
-    return runs
 
 
 PROGRESS = "progress.npy"  # the number of results that are complete
@@ -380,7 +310,9 @@ def _compiled_envs(env: Environment, num_envs: int, limit: int | None, actions: 
     """Creates environments and compiles their kernels, so that the time limit of the first calls does not include that."""
     envs = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=limit)
     CpuKernels(env, num_envs).reset(envs.simulation.options)
-    envs.simulation.step_launcher(action_dtypes(actions, envs.simulation.schema))
+    by_role = split_actions(actions, envs.simulation.schema)
+    dtypes = tuple(rows.dtype.type for rows in by_role.values()) if isinstance(by_role, dict) else actions.dtype.type
+    envs.simulation.step_launcher(dtypes)
     return envs
 
 
@@ -401,23 +333,6 @@ def load_recorded_run(folder: Path, limit: int | None) -> CompiledRun | None:
     files = {path.stem: np.load(path, mmap_mode="r") for path in paths}
     results = [{name: np.asarray(array[t]) for name, array in files.items()} for t in range(count)]
     return make_run(np.load(folder / ACTIONS), results, limit) if count else None
-
-
-def check_equal_runs(env: Environment, run: CompiledRun, other: CompiledRun, runs: str) -> None:
-    """Checks that two runs are bit-identical, in the environments and steps that both have.
-
-    Args:
-        env: the environment.
-        run: a run.
-        other: a run with the same actions and seed.
-        runs: a description of the two runs, for the message.
-
-    Raises:
-        AuthoringError: they differ; the message names the first difference.
-    """
-    num_envs = min(len(run.obs[0]), len(other.obs[0]))
-    for t in range(min(len(run.obs), len(other.obs))):
-        check_equal_step(env, t, _results_at(run, t, num_envs), _results_at(other, t, num_envs), runs)
 
 
 def check_equal_step(
@@ -442,11 +357,3 @@ def check_equal_step(
         problem = f"{runs} differ: after {t} steps {place} is {first.expected} and {first.actual}"
         function = step_function(env) if t else first_function(env.reset)
         raise authoring_error(function, f"{problem}; results must depend on the arguments alone")
-
-
-def _results_at(run: CompiledRun, t: int, num_envs: int) -> dict[str, NDArray[Any]]:
-    """The results of the first environments after t steps."""
-    arrays: dict[str, NDArray[Any]] = {"observation": run.obs[t]} | {f"state {k}": v for k, v in run.states[t].items()}
-    if t:
-        arrays |= {k: getattr(run, k)[t - 1] for k in ("reward", "terminated", "truncated")} | run.infos[t - 1]
-    return {name: array[:num_envs] for name, array in arrays.items()}

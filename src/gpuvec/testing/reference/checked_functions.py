@@ -30,10 +30,8 @@ from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.errors import AuthoringError
-from gpuvec.observations import NearestNeighbors, Observation
-from gpuvec.phases import Assign, ByRole, Each, Reduction
 from gpuvec.random import Key
-from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
+from gpuvec.spec import Environment
 
 SHIFT_BITS = 32  # the width of an `int` in states and in CUDA C++
 _HALF = 1 << 63
@@ -452,10 +450,14 @@ class CheckedFunctions:
         """Returns the checked copy of a function.
 
         Args:
-            function: an author's function, or a `ByRole`, whose functions are copied; any other value is returned unchanged.
+            function: an author's function, or a tuple or a mapping, whose functions are copied; any other value is returned
+                unchanged.
         """
-        if isinstance(function, ByRole):
-            return function._replace(functions=tuple(map(self.function, function.functions)))
+        if isinstance(function, Mapping):
+            return {key: self.function(value) for key, value in function.items()}
+        if isinstance(function, tuple):
+            parts = map(self.function, function)
+            return type(function)(*parts) if hasattr(function, "_fields") else tuple(parts)
         if not isinstance(function, types.FunctionType):
             return function
         if function in DRAWS:
@@ -492,45 +494,15 @@ class CheckedFunctions:
         Args:
             env: the environment.
         """
-        if isinstance(env, SingleAgentEnv):
-            changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe", "allowed")}
-            return dataclasses.replace(env, **changed, critic_observation=self._critic_observation(env))
-        names = ("reward", "terminated", "active", "allowed", "to_move")
-        changed = {name: self.function(getattr(env, name)) for name in names}
-        changed["reset"] = tuple(map(self._phase, env.reset)) if isinstance(env.reset, tuple) else self.function(env.reset)
-        changed["phases"] = tuple(self._phase(phase) for phase in env.phases)
-        changed["observation"] = lambda p: self._observations(env, p)
-        changed["critic_observation"] = self._critic_observation(env)
+        names = ("reset", "step", "observe", "allowed", "phases", "reward", "terminated", "active", "to_move")
+        changed = {name: self.function(getattr(env, name)) for name in names if hasattr(env, name)}
+        for name in ("observation", "critic_observation"):
+            if getattr(env, name, None) is not None:
+                changed[name] = self._declared(getattr(env, name))
         return dataclasses.replace(env, **changed)
 
-    def _phase(self, phase: Any) -> Any:
-        if isinstance(phase, Reduction):
-            return phase._replace(function=self.function(phase.function), at=self.function(phase.at))
-        if isinstance(phase, Each | Assign):
-            return phase._replace(function=self.function(phase.function))
-        return self.function(phase)
-
-    def _critic_observation(self, env: Environment) -> Callable[[EnvParams], Observation] | None:
-        author_observation = env.critic_observation
-        return None if author_observation is None else lambda p: self._observation(author_observation(p))
-
-    def _observations(self, env: MultiAgentEnv, p: EnvParams) -> Any:
-        observations = env.observation(p)
-        if isinstance(observations, Mapping):
-            return {role: self._observation(observation) for role, observation in observations.items()}
-        return self._observation(observations)
-
-    def _observation(self, observation: Observation) -> Observation:
-        neighbors = observation.neighbors
-        if isinstance(neighbors, NearestNeighbors):
-            distance, mask = self.function(neighbors.distance), self.function(neighbors.mask)
-            neighbors = neighbors._replace(distance=distance, mask=mask)
-        elif isinstance(neighbors, Reduction):
-            neighbors = self._phase(neighbors)
-        names = ("self_features", "other_features", "pixel")
-        functions = {name: self.function(getattr(observation, name)) for name in names}
-        blocks = tuple(block._replace(function=self.function(block.function)) for block in observation.blocks)
-        return observation._replace(neighbors=neighbors, blocks=blocks, **functions)
+    def _declared(self, observation: Callable[[EnvParams], Any]) -> Callable[[EnvParams], Any]:
+        return lambda p: self.function(observation(p))
 
 
 def checked_params(p: EnvParams) -> EnvParams:
