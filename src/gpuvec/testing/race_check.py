@@ -33,7 +33,7 @@ from gpuvec.testing.compiled_runs.compiled_run import (
     random_actions,
     short_episode_steps,
 )
-from gpuvec.testing.compiled_runs.result_checks import check_observations, check_reward
+from gpuvec.testing.compiled_runs.result_checks import ResultChecks
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.draw_check import AgentDraws, check_first_states, describe
 from gpuvec.testing.reference.author_calls import NotPlainError, call_checked, fault_place
@@ -356,7 +356,7 @@ class RaceCheck:
 
     def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
         self.seed, self._limit = seed, limit
-        self.ownership = OwnershipCheck(env)
+        self.ownership, self._checks = OwnershipCheck(env), ResultChecks(env, None)
         self._reference = self.ownership.reference
         self.env = self._reference.env
         self._random = np.random.default_rng(seed)
@@ -447,7 +447,7 @@ class RaceCheck:
         mask = self._active(s)
         result = reference.step_result(self._run_step(s, actions, key), mask, t)
         self._active(result.state)
-        check_reward(self.env, result.reward, [f"agent {i}" for i in reference.agents], t.step)
+        self._checks.check_reward(result.reward, t.step)
         return self._observed(result.state, t.step), bool(result.votes.all())
 
     def _run_step(self, s: EnvState, actions: list[Action], key: CheckedKey) -> EnvState:
@@ -502,6 +502,6 @@ class RaceCheck:
         agents = self._random.permutation(len(self._reference.agents))[:NUM_OBSERVERS].tolist()
         s, t = self._reference.prepare_observations(s, agents), checked_time(Time(step, self._limit))
         obs = self._reference.observations(s, t, agents)
-        check_observations(self.env, obs, agents, [f"agent {i}" for i in agents], step)
+        self._checks.check_rows(obs, np.array(agents), step)
         self.ownership.clear_log()
         return s

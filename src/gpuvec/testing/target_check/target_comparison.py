@@ -200,20 +200,6 @@ class ComparisonReport(NamedTuple):
     unfinished: str = ""  # the modes that were not compared to the end, and how far; "" if all were
 
 
-class _Mode(NamedTuple):
-    """The comparison in one autoreset mode."""
-
-    job: ComparisonJob
-    name: str
-    pair: LockstepPair
-    deadline: float  # of `time.monotonic`, after which no call begins
-
-    @property
-    def max_results(self) -> int:
-        """The largest number of results: those of the first reset, of all steps, and of a masked reset after each."""
-        return self.job.num_envs * (1 + 2 * self.job.episodes * self.job.max_episode_steps)
-
-
 def compare(job: ComparisonJob, on_call: Callable[[str, bool], None] = ignore_call) -> ComparisonReport:
     """Compares one autoreset mode after another until one shows a difference.
 
@@ -238,17 +224,14 @@ def compare(job: ComparisonJob, on_call: Callable[[str, bool], None] = ignore_ca
             reports.append(ComparisonReport(unfinished=name))
             continue
         on_call(f"{name}, before the first reset", True)
-        options = job.pair_options(name)
-        pair = LockstepPair(job.env, job.options, on_call=partial(_call_in_mode, on_call, name), **options)  # type: ignore[arg-type]  # a dict of several types
-        reports.append(_compare_in_mode(_Mode(job, name, pair, deadline)))
+        options: dict[str, Any] = job.pair_options(name)
+        options["on_call"] = lambda place, is_first, name=name: on_call(f"{name}, {place}", is_first)
+        pair = LockstepPair(job.env, job.options, **options)
+        reports.append(_compare_in_mode(job, name, pair, deadline))
         pair.close()
         if reports[-1].difference:
             break
     return merge_reports(reports)
-
-
-def _call_in_mode(on_call: Callable[[str, bool], None], mode: str, place: str, is_first: bool) -> None:
-    on_call(f"{mode}, {place}", is_first)
 
 
 def merge_reports(reports: list[ComparisonReport]) -> ComparisonReport:
@@ -258,38 +241,35 @@ def merge_reports(reports: list[ComparisonReport]) -> ComparisonReport:
         reports: the reports, of which the first with a difference determines that of the result.
     """
     first = next((report for report in reports if report.difference), ComparisonReport())
-    return ComparisonReport(
-        sum(report.num_results for report in reports),
-        all(report.identical for report in reports),
-        sum(report.num_sensitive for report in reports),
-        sum(report.threshold_parts for report in reports),
-        sum(report.slight_parts for report in reports),
-        first.difference,
-        first.script,
-        ", ".join(report.unfinished for report in reports if report.unfinished),
-    )
+    numbers = ("num_results", "num_sensitive", "threshold_parts", "slight_parts")
+    sums: dict[str, Any] = {name: sum(getattr(report, name) for report in reports) for name in numbers}
+    unfinished = ", ".join(report.unfinished for report in reports if report.unfinished)
+    return first._replace(**sums, identical=all(report.identical for report in reports), unfinished=unfinished)
 
 
-def _compare_in_mode(mode: _Mode) -> ComparisonReport:
-    job, pair = mode.job, mode.pair
-    report, example, num_ended = ComparisonReport(), ("", ""), np.zeros(job.num_envs, int)
-    # What is too often for the largest number of results is so for those of all calls.
-    while num_ended.min() < job.episodes and not _excess(report, mode.max_results):
-        if time.monotonic() >= mode.deadline:
-            return report._replace(unfinished=f"{mode.name} after {num_ended.min()} of {job.episodes} episodes")
+def _compare_in_mode(job: ComparisonJob, mode: str, pair: LockstepPair, deadline: float) -> ComparisonReport:
+    """Compares one autoreset mode; no call begins after the deadline of `time.monotonic`."""
+    report, example, num_ended = ComparisonReport(), ComparisonReport(), np.zeros(job.num_envs, int)
+    # The results of the first reset, of all steps, and of a masked reset after each. What is too often for the largest number
+    # of results is so for those of all calls.
+    max_results = job.num_envs * (1 + 2 * job.episodes * job.max_episode_steps)
+    while num_ended.min() < job.episodes and not _excess(report, max_results):
+        if time.monotonic() >= deadline:
+            return report._replace(unfinished=f"{mode} after {num_ended.min()} of {job.episodes} episodes")
         cpu, other = pair.call()
         num_ended += pair.ended
         for d in differences(cpu, other):
             if not is_sensitive(pair, cpu, other, d):
-                return report._replace(difference=_description(mode, d), script=_script(mode, d))
+                return _describe(report, job, mode, pair, d)
             kind = "slight_parts" if differs_slightly(cpu, other, d.element[0]) else "threshold_parts"
             parts = getattr(report, kind) + differing_part(pair.layout, cpu, other, d.element[0])
             report = report._replace(num_sensitive=report.num_sensitive + 1, **{kind: parts})
-            example = example if example[0] else (_description(mode, d), _script(mode, d))
+            example = example if example.difference else _describe(example, job, mode, pair, d)
         identical = report.identical and not any(differs_in_bits(cpu[name], other[name]).any() for name in cpu)
         report = report._replace(num_results=report.num_results + job.num_envs, identical=identical)
     if excess := _excess(report, report.num_results):
-        report = report._replace(difference=f"{excess}, too often for rounding; the first: {example[0]}", script=example[1])
+        difference = f"{excess}, too often for rounding; the first: {example.difference}"
+        report = report._replace(difference=difference, script=example.script)
     return report
 
 
@@ -303,23 +283,19 @@ def _excess(report: ComparisonReport, num_results: int) -> str:
     return ""
 
 
-def _description(mode: _Mode, d: Difference) -> str:
-    place = f"{mode.name}, {mode.pair.place}: {d.place(mode.pair.layout)}"
-    return f"{place} is {d.expected} on cpu and {d.actual} on {mode.job.target}"
-
-
-def _script(mode: _Mode, d: Difference) -> str:
-    """Python source that repeats the calls up to the difference and prints it."""
-    job, pair = mode.job, mode.pair
+def _describe(report: ComparisonReport, job: ComparisonJob, mode: str, pair: LockstepPair, d: Difference) -> ComparisonReport:
+    """The report with a difference, and Python source that repeats the calls up to it and prints it."""
+    place = f"{mode}, {pair.place}: {d.place(pair.layout)}"
     variables = "".join(f"os.environ[{name!r}] = {value!r}\n" for name, value in job.variables.items())
-    options = ", ".join(f"{name}={value!r}" for name, value in job.pair_options(mode.name).items())
+    options = ", ".join(f"{name}={value!r}" for name, value in job.pair_options(mode).items())
     element = f"[{d.name!r}]" + "".join(f"[{k}]" for k in d.element)
-    return (
+    script = (
         f"import os\n{variables}from gpuvec.testing.target_check.lockstep_pair import LockstepPair\n"
         f"pair = LockstepPair({job.env!r}, {job.options!r}, {options})\n"
         f"for _ in range({pair.num_calls}):\n    cpu, other = pair.call()\n"
         f"print(cpu{element}, other{element})\n"
     )
+    return report._replace(difference=f"{place} is {d.expected} on cpu and {d.actual} on {job.target}", script=script)
 
 
 COMMAND = "from gpuvec.testing.target_check.target_comparison import main; main(*sys.argv[1:])"
