@@ -59,18 +59,107 @@ AuthorFunction = Callable[..., Any]
 Element = tuple[int, ...]  # the index of an element of a set; () for the world
 
 
-class OwnershipCheck:
-    """Runs functions of a `PythonReference` for all elements of a set, alone and in several orders, and checks every access.
+def name_element(field: str, element: Element) -> str:
+    """Returns the place of an element in a field, such as "grass[1, 2]".
+
+    Args:
+        field: the name of the field.
+        element: the index in its set.
+    """
+    return f"{field}[{', '.join(map(str, element))}]" if element else field
+
+
+def _element(index: tuple[Any, ...]) -> Element:
+    """The index of an element as plain integers, from the index arguments of a call."""
+    if not index:
+        return ()
+    return tuple(map(int, index[0])) if isinstance(index[0], tuple) else (int(index[0]),)
+
+
+def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
+    """Runs a few envs with random actions.
 
     Args:
         env: the environment.
+        steps: the number of steps of each env.
+        seed: the seed of the envs and of the actions.
+
+    Returns:
+        {name of the check: what was checked}.
+
+    Raises:
+        AuthoringError: a function has a fault; the message names the line, the agent and the field.
+    """
+    _, num_draws = check_first_states(PythonReference(env))
+    race_check = RaceCheck(env, short_episode_steps(steps), seed)
+    actions = random_actions(env, steps, NUM_ENVS, seed)
+    for row in range(NUM_ENVS):
+        race_check.begin_episode(row)
+    num_steps = 0
+    for t in range(steps):
+        for row in range(NUM_ENVS):
+            if race_check.num_accesses < MAX_ACCESSES or num_steps < NUM_ENVS:
+                race_check.step(row, actions[t, row])
+                num_steps += 1
+    return {
+        "reset": "every element is written, and no value of the last episode is read",
+        "ownership": f"in {num_steps:,} steps with random actions agents write only their own elements",
+        "order": "agents have the same results alone, in order and in reverse order",
+        "draws": f"reset draws {num_draws} numbers; no two draws of a step have the same number",
+    }
+
+
+def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int, seconds: float = 0.0) -> str:
+    """Repeats steps from states of a compiled run, those with rare states first.
+
+    Args:
+        env: the environment.
+        run: its compiled results.
+        seed: the seed of the run.
+        seconds: the CPU seconds for which further steps are repeated, in random order.
+
+    Returns:
+        What was checked, as text.
+
+    Raises:
+        AuthoringError: a function has a fault; the message names the line, the agent and the field.
+    """
+    moments, num_steps = RunMoments(run, seed), 0
+    race_check = RaceCheck(env, moments.at(0, 0).limit, seed)
+    start = None
+    for t, row in moments.order():
+        moment, num_accesses = moments.at(t, row), race_check.num_accesses
+        if num_steps >= NUM_MOMENTS or (num_accesses >= MAX_ACCESSES and num_steps >= NUM_ENVS):
+            start = time.thread_time() if start is None else start
+            if time.thread_time() - start >= seconds:
+                break
+        if moment.action is not None:
+            with fault_place(moment.place()):
+                race_check.repeat(moment)
+            num_steps += 1
+    total = int((moments.times > 0).sum())
+    return f"in {num_steps:,} of {total:,} steps agents write only their own elements"
+
+
+class RaceCheck:
+    """Runs several envs, each with its state, time and episode, and checks every access of every call.
+
+    The functions of a phase run for all elements of a set, alone and in several orders.
+
+    Args:
+        env: the environment.
+        limit: the number of steps of an episode.
+        seed: the seed of the envs and of the random choices of the check.
     """
 
-    def __init__(self, env: MultiAgentEnv) -> None:
+    def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
+        self._seed, self._limit, self._random = seed, limit, np.random.default_rng(seed)
+        self.reference, self._checks = PythonReference(env, lambda s: self._view(s, self.log)), ResultChecks(env, None)
+        self.env, schema = self.reference.env, self.reference.schema
+        self._states: dict[int, EnvState] = {}
+        self._episodes, self._times = [0] * NUM_ENVS, [0] * NUM_ENVS
         self.log: AccessLog = []
         self.num_accesses = 0  # in logs that were cleared
-        self.reference = PythonReference(env, lambda s: self._view(s, self.log))
-        schema = self.reference.schema
         self._num_set_axes = {k: len(schema.sets[name]) for k, name in schema.field_sets.items()}
         # {(function, field): a write}, and {(function, field): (element, its read of what belongs to another one)}.
         self._writes: dict[tuple[AuthorFunction, str], Access] = {}
@@ -78,10 +167,154 @@ class OwnershipCheck:
         self._draws: dict[str, AgentDraws] = {}  # {set: the numbers that its elements draw}
         self._in_reset, self._fields_written = False, set(ENGINE_FIELDS)
 
+    def begin_episode(self, row: int) -> None:
+        """Resets an env, number 0 with the default roles and the others with permuted roles.
+
+        Args:
+            row: the index of the env.
+        """
+        reference, before = self.reference, self._states.get(row)
+        if before is None:
+            before = reference.make_state()
+            if row > 0 and reference.schema.has_role_field:
+                before = reference.make_state({"role": self._random.permutation(before.role)})
+        self._states[row] = self._observed(self._reset(self._key(row), before), self._times[row])
+
+    def _key(self, row: int) -> CheckedKey:
+        return CheckedKey(self._seed & 0xFFFFFFFF, self._seed >> 32, row, self._episodes[row], self._times[row])
+
+    def _reset(self, key: CheckedKey, before: EnvState) -> EnvState:
+        """Resets from zeros and from values that an episode may have left, which must result in the same state."""
+        reference = self.reference
+        roles = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if reference.schema.has_role_field}
+        stale_fields = {k: stale_array(b) for k, b in self._author_fields().items()}
+        blank, stale = reference.make_state(roles), reference.make_state(roles | stale_fields)
+        self._begin_step(blank, is_reset=True)
+        after = self._run_phases(reset_phases(self.env), blank, None, key)
+        other = reference.reset(key.plain(), stale)
+        for name in self._author_fields():
+            for element in self._differing_elements(name, after, other):
+                place = name_element(name, element)
+                problem = f"reset leaves {place} as the last episode left it; write every element of every field"
+                raise authoring_error(first_function(self.env.reset), problem)
+        for name in reference.schema.scalar_fields:
+            if getattr(after, name) != getattr(other, name):
+                problem = (
+                    f"reset gives {name} a value that depends on the last episode; compute it from fields that reset wrote"
+                )
+                raise authoring_error(first_function(self.env.reset), problem)
+        return after
+
+    def _author_fields(self) -> dict[str, Buffer]:
+        """The arrays that author code writes."""
+        schema = self.reference.schema
+        return {k: b for k, b in schema.array_fields.items() if k not in (*ENGINE_FIELDS, *schema.search_fields)}
+
+    def step(self, row: int, actions: NDArray[np.generic]) -> None:
+        """Steps an env, and resets it if its episode is over.
+
+        Args:
+            row: the index of the env.
+            actions: (A,) or (A, K) actions; allowed ones replace those that the action mask forbids.
+        """
+        self._times[row] += 1
+        with fault_place(f"in step {self._times[row]} of an episode of environment {row}"):
+            if has_action_masks(self.env):
+                mask = self.reference.action_masks(self._states[row])
+                actions = allowed_actions(actions[None], mask[None], self.reference.schema)[0]
+                self._clear_log()
+            self._states[row], over = self._step(self._states[row], actions, self._key(row))
+        if over or self._times[row] >= self._limit:
+            self._episodes[row], self._times[row] = self._episodes[row] + 1, 0
+            self.begin_episode(row)
+
+    def repeat(self, moment: Moment) -> None:
+        """Repeats a reset or a step of a compiled run, and computes the observations.
+
+        Args:
+            moment: the reset or the step.
+        """
+        before, key = self.reference.make_state(moment.before), CheckedKey(*moment.key)
+        if moment.key.step == 0:
+            self._observed(self._reset(key, before), 0)
+        else:
+            assert moment.action is not None, "a step has an action"
+            self._step(before, moment.action, key)
+
+    def _step(self, s: EnvState, values: NDArray[np.generic], key: CheckedKey) -> tuple[EnvState, bool]:
+        """Returns the state after a step, and whether all agents vote for the end of the episode."""
+        reference, t = self.reference, Time(key.step, self._limit)
+        actions = [checked_value(action) for action in author_actions(reference.schema, values)]
+        with suppress(NotPlainError):  # the environment may never reach such a state
+            self._run_step(self._with_equal_agents(s), actions, key)
+        mask = self._active(s)
+        result = reference.step_result(self._run_step(s, actions, key), mask, t)
+        self._active(result.state)
+        self._checks.check_reward(result.reward, t.step)
+        return self._observed(result.state, t.step), bool(result.votes.all())
+
+    def _run_step(self, s: EnvState, actions: list[Action], key: CheckedKey) -> EnvState:
+        self._begin_step(s)
+        return self._run_phases(self.env.phases, s, actions, key)
+
+    def _run_phases(self, phases: tuple[Any, ...], s: EnvState, actions: list[Action] | None, key: CheckedKey) -> EnvState:
+        reference = self.reference
+        for phase in phases:
+            if isinstance(phase, Reduction | Assign):
+                self._clear_log()
+                with record_draws():  # in which a checked key may draw
+                    s = reference.run_phase(phase, reference.copy(s), actions, key)
+                if isinstance(phase, Reduction) and phase.at is not None:
+                    self._check_scatter(phase)
+            else:
+                s = self._run_elements(reference.phase_calls(phase, actions, key), s)
+        return s
+
+    def _with_equal_agents(self, s: EnvState) -> EnvState:
+        """A copy of a state in which some agents equal others, which is rare with random actions."""
+        s, num_agents = self.reference.copy(s), len(self.reference.agents)
+        is_unchanged = self._random.random(num_agents) < 0.5
+        source = np.where(is_unchanged, np.arange(num_agents), self._random.integers(0, num_agents, num_agents))
+        for name in self._author_fields().keys() & self.reference.schema.agent_fields.keys():
+            getattr(s, name)[:] = getattr(s, name)[source]
+        return s
+
+    def _active(self, s: EnvState) -> NDArray[np.bool_]:
+        """Returns whether each agent is active, (A,), after a check that `active` reads only the agent's own elements."""
+        reference, schema, active = self.reference, self.reference.schema, self.env.active
+        mask = np.ones(len(reference.agents), np.bool_)
+        if active is None:
+            return mask
+        for i in reference.agents:
+            function, index = author_function_of(active, reference.schema.roles, i)
+            if function is None:
+                continue
+            self._clear_log()
+            mask[i] = call_checked(function, CheckedInt(index), reference.view(s), reference.p)
+            for access in self.log:
+                field_set = schema.field_sets[access.field]
+                owner = role_of_agent(schema.roles, i) if field_set in schema.role_schemas else (field_set, int(i))
+                if (field_set, access.element) != (owner[0], owner[1:]) and access.field not in ENGINE_FIELDS:
+                    problem = (
+                        f"active reads {name_element(access.field, access.element)} for agent {i}, and may read only "
+                        f"elements of agent {i}"
+                    )
+                    raise authoring_error_at(access.file, access.line, f"{problem}: write the result to a field in a phase")
+        return mask
+
+    def _observed(self, s: EnvState, step: int) -> EnvState:
+        """Returns the state after the observations of some agents, which are checked."""
+        agents = self._random.permutation(len(self.reference.agents))[:NUM_OBSERVERS].tolist()
+        s, t = self.reference.prepare_observations(s, agents), checked_time(Time(step, self._limit))
+        obs = self.reference.observations(s, t, agents)
+        self._checks.check_rows(obs, np.array(agents), step)
+        self._clear_log()
+        return s
+
     def _view(self, s: EnvState, log: AccessLog | None = None) -> EnvState:
         return checked_state(s, log, self._num_set_axes)
 
-    def begin_step(self, s: EnvState, is_reset: bool = False) -> None:
+    def _begin_step(self, s: EnvState, is_reset: bool = False) -> None:
         """Begins a step or a reset, which has another key.
 
         Args:
@@ -92,7 +325,7 @@ class OwnershipCheck:
             draws.begin_step(s.role.tobytes() if self.reference.schema.has_role_field else b"")
         self._in_reset, self._fields_written = is_reset, set(ENGINE_FIELDS)
 
-    def run(self, calls: PhaseCalls, s: EnvState) -> EnvState:
+    def _run_elements(self, calls: PhaseCalls, s: EnvState) -> EnvState:
         """Runs the function of a phase for all elements of its set.
 
         Args:
@@ -111,19 +344,19 @@ class OwnershipCheck:
         with record_draws() as draws:
             for number, index in enumerate(calls.indices):
                 alone, element = reference.copy(s), _element(index)
-                self.clear_log()
+                self._clear_log()
                 draws.clear()
                 call_checked(function, *index, self._view(alone, self.log), *calls.arguments(number))
                 self._check_accesses(calls, element, fields_before)
                 agent_draws.add(function, number, draws)
                 for name in schema.array_fields:
-                    for other in self.differing_elements(name, s, alone):
+                    for other in self._differing_elements(name, s, alone):
                         if not self._owns(calls.index_set, element, name, other):
                             raise authoring_error(function, self._write_to_other(calls, element, name, other))
                         getattr(after, name)[other] = getattr(alone, name)[other]
             agent_draws.check(function)
             self._check_orders(calls, s, after)
-        self.clear_log()
+        self._clear_log()
         return after
 
     def _owns(self, index_set: str, element: Element, field: str, other: Element) -> bool:
@@ -139,20 +372,7 @@ class OwnershipCheck:
             return other[0] == element[0]
         return field_set == index_set and other == element
 
-    def belongs_to_agent(self, i: int, access: Access) -> bool:
-        """Returns whether an access is to an element of agent i, in a field of the agents or of its role.
-
-        Args:
-            i: the index among all agents.
-            access: the access.
-        """
-        schema = self.reference.schema
-        field_set = schema.field_sets[access.field]
-        if field_set in schema.role_schemas:
-            return (field_set, access.element) == (role_of_agent(schema.roles, i)[0], (role_of_agent(schema.roles, i)[1],))
-        return access.element == (i,)
-
-    def differing_elements(self, name: str, a: EnvState, b: EnvState) -> list[Element]:
+    def _differing_elements(self, name: str, a: EnvState, b: EnvState) -> list[Element]:
         """Returns the elements of a field's set whose numbers are not bit-identical in two states.
 
         Args:
@@ -177,13 +397,13 @@ class OwnershipCheck:
             for number in order:
                 call_checked(function, *calls.indices[number], view, *calls.arguments(number))
             for name in reference.schema.array_fields:
-                for element in self.differing_elements(name, after, together):
+                for element in self._differing_elements(name, after, together):
                     a, b = getattr(after, name)[element], getattr(together, name)[element]
                     place = name_element(name, element)
                     problem = f"{describe(function)} gives {place} the value {a} or {b}, depending on the order of agents"
                     raise authoring_error(function, f"{problem}: it reads what it also writes; {SPLIT.format('that')}")
 
-    def check_scatter(self, phase: Reduction) -> None:
+    def _check_scatter(self, phase: Reduction) -> None:
         """Checks the logged accesses of a reduction with `at`, whose functions must not read the field that it writes.
 
         Args:
@@ -199,7 +419,7 @@ class OwnershipCheck:
                 raise authoring_error_at(access.file, access.line, f"{problem}, {remedy}")
         self._fields_written.add(phase.field)
 
-    def clear_log(self) -> None:
+    def _clear_log(self) -> None:
         """Clears the log."""
         self.num_accesses += len(self.log)
         self.log.clear()
@@ -261,247 +481,3 @@ class OwnershipCheck:
         return (
             f"{subject} writes {place} in {describe(calls.function)}, and may write its own element only: {SPLIT.format(field)}"
         )
-
-
-def name_element(field: str, element: Element) -> str:
-    """Returns the place of an element in a field, such as "grass[1, 2]".
-
-    Args:
-        field: the name of the field.
-        element: the index in its set.
-    """
-    return f"{field}[{', '.join(map(str, element))}]" if element else field
-
-
-def _element(index: tuple[Any, ...]) -> Element:
-    """The index of an element as plain integers, from the index arguments of a call."""
-    if not index:
-        return ()
-    return tuple(map(int, index[0])) if isinstance(index[0], tuple) else (int(index[0]),)
-
-
-def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
-    """Runs a few envs with random actions.
-
-    Args:
-        env: the environment.
-        steps: the number of steps of each env.
-        seed: the seed of the envs and of the actions.
-
-    Returns:
-        {name of the check: what was checked}.
-
-    Raises:
-        AuthoringError: a function has a fault; the message names the line, the agent and the field.
-    """
-    _, num_draws = check_first_states(PythonReference(env))
-    race_check = RaceCheck(env, short_episode_steps(steps), seed)
-    actions = random_actions(env, steps, NUM_ENVS, seed)
-    for row in range(NUM_ENVS):
-        race_check.begin_episode(row)
-    num_steps = 0
-    for t in range(steps):
-        for row in range(NUM_ENVS):
-            if race_check.ownership.num_accesses < MAX_ACCESSES or num_steps < NUM_ENVS:
-                race_check.step(row, actions[t, row])
-                num_steps += 1
-    return {
-        "reset": "every element is written, and no value of the last episode is read",
-        "ownership": f"in {num_steps:,} steps with random actions agents write only their own elements",
-        "order": "agents have the same results alone, in order and in reverse order",
-        "draws": f"reset draws {num_draws} numbers; no two draws of a step have the same number",
-    }
-
-
-def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int, seconds: float = 0.0) -> str:
-    """Repeats steps from states of a compiled run, those with rare states first.
-
-    Args:
-        env: the environment.
-        run: its compiled results.
-        seed: the seed of the run.
-        seconds: the CPU seconds for which further steps are repeated, in random order.
-
-    Returns:
-        What was checked, as text.
-
-    Raises:
-        AuthoringError: a function has a fault; the message names the line, the agent and the field.
-    """
-    moments, num_steps = RunMoments(run, seed), 0
-    race_check = RaceCheck(env, moments.at(0, 0).limit, seed)
-    start = None
-    for t, row in moments.order():
-        moment, num_accesses = moments.at(t, row), race_check.ownership.num_accesses
-        if num_steps >= NUM_MOMENTS or (num_accesses >= MAX_ACCESSES and num_steps >= NUM_ENVS):
-            start = time.thread_time() if start is None else start
-            if time.thread_time() - start >= seconds:
-                break
-        if moment.action is not None:
-            with fault_place(moment.place()):
-                race_check.repeat(moment)
-            num_steps += 1
-    total = int((moments.times > 0).sum())
-    return f"in {num_steps:,} of {total:,} steps agents write only their own elements"
-
-
-class RaceCheck:
-    """Runs several envs, each with its state, time and episode, and checks every call.
-
-    Args:
-        env: the environment.
-        limit: the number of steps of an episode.
-        seed: the seed of the envs and of the random choices of the check.
-    """
-
-    def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
-        self.seed, self._limit = seed, limit
-        self.ownership, self._checks = OwnershipCheck(env), ResultChecks(env, None)
-        self._reference = self.ownership.reference
-        self.env = self._reference.env
-        self._random = np.random.default_rng(seed)
-        self._states: dict[int, EnvState] = {}
-        self._episodes = [0] * NUM_ENVS
-        self._times = [0] * NUM_ENVS
-
-    def begin_episode(self, row: int) -> None:
-        """Resets an env, number 0 with the default roles and the others with permuted roles.
-
-        Args:
-            row: the index of the env.
-        """
-        reference, before = self._reference, self._states.get(row)
-        if before is None:
-            before = reference.make_state()
-            if row > 0 and reference.schema.has_role_field:
-                before = reference.make_state({"role": self._random.permutation(before.role)})
-        self._states[row] = self._observed(self._reset(self._key(row), before), self._times[row])
-
-    def _key(self, row: int) -> CheckedKey:
-        return CheckedKey(self.seed & 0xFFFFFFFF, self.seed >> 32, row, self._episodes[row], self._times[row])
-
-    def _reset(self, key: CheckedKey, before: EnvState) -> EnvState:
-        """Resets from zeros and from values that an episode may have left, which must result in the same state."""
-        reference = self._reference
-        roles = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if reference.schema.has_role_field}
-        stale_fields = {k: stale_array(b) for k, b in self._author_fields().items()}
-        blank, stale = reference.make_state(roles), reference.make_state(roles | stale_fields)
-        self.ownership.begin_step(blank, is_reset=True)
-        after = self._run_phases(reset_phases(self.env), blank, None, key)
-        other = reference.reset(key.plain(), stale)
-        for name in self._author_fields():
-            for element in self.ownership.differing_elements(name, after, other):
-                place = name_element(name, element)
-                problem = f"reset leaves {place} as the last episode left it; write every element of every field"
-                raise authoring_error(first_function(self.env.reset), problem)
-        for name in reference.schema.scalar_fields:
-            if getattr(after, name) != getattr(other, name):
-                problem = (
-                    f"reset gives {name} a value that depends on the last episode; compute it from fields that reset wrote"
-                )
-                raise authoring_error(first_function(self.env.reset), problem)
-        return after
-
-    def _author_fields(self) -> dict[str, Buffer]:
-        """The arrays that author code writes."""
-        schema = self._reference.schema
-        return {k: b for k, b in schema.array_fields.items() if k not in (*ENGINE_FIELDS, *schema.search_fields)}
-
-    def step(self, row: int, actions: NDArray[np.generic]) -> None:
-        """Steps an env, and resets it if its episode is over.
-
-        Args:
-            row: the index of the env.
-            actions: (A,) or (A, K) actions; allowed ones replace those that the action mask forbids.
-        """
-        self._times[row] += 1
-        with fault_place(f"in step {self._times[row]} of an episode of environment {row}"):
-            if has_action_masks(self.env):
-                mask = self._reference.action_masks(self._states[row])
-                actions = allowed_actions(actions[None], mask[None], self._reference.schema)[0]
-                self.ownership.clear_log()
-            self._states[row], over = self._step(self._states[row], actions, self._key(row))
-        if over or self._times[row] >= self._limit:
-            self._episodes[row], self._times[row] = self._episodes[row] + 1, 0
-            self.begin_episode(row)
-
-    def repeat(self, moment: Moment) -> None:
-        """Repeats a reset or a step of a compiled run, and computes the observations.
-
-        Args:
-            moment: the reset or the step.
-        """
-        before, key = self._reference.make_state(moment.before), CheckedKey(*moment.key)
-        if moment.key.step == 0:
-            self._observed(self._reset(key, before), 0)
-        else:
-            assert moment.action is not None, "a step has an action"
-            self._step(before, moment.action, key)
-
-    def _step(self, s: EnvState, values: NDArray[np.generic], key: CheckedKey) -> tuple[EnvState, bool]:
-        """Returns the state after a step, and whether all agents vote for the end of the episode."""
-        reference, t = self._reference, Time(key.step, self._limit)
-        actions = [checked_value(action) for action in author_actions(reference.schema, values)]
-        with suppress(NotPlainError):  # the environment may never reach such a state
-            self._run_step(self._with_equal_agents(s), actions, key)
-        mask = self._active(s)
-        result = reference.step_result(self._run_step(s, actions, key), mask, t)
-        self._active(result.state)
-        self._checks.check_reward(result.reward, t.step)
-        return self._observed(result.state, t.step), bool(result.votes.all())
-
-    def _run_step(self, s: EnvState, actions: list[Action], key: CheckedKey) -> EnvState:
-        self.ownership.begin_step(s)
-        return self._run_phases(self.env.phases, s, actions, key)
-
-    def _run_phases(self, phases: tuple[Any, ...], s: EnvState, actions: list[Action] | None, key: CheckedKey) -> EnvState:
-        reference = self._reference
-        for phase in phases:
-            if isinstance(phase, Reduction | Assign):
-                self.ownership.clear_log()
-                with record_draws():  # in which a checked key may draw
-                    s = reference.run_phase(phase, reference.copy(s), actions, key)
-                if isinstance(phase, Reduction) and phase.at is not None:
-                    self.ownership.check_scatter(phase)
-            else:
-                s = self.ownership.run(reference.phase_calls(phase, actions, key), s)
-        return s
-
-    def _with_equal_agents(self, s: EnvState) -> EnvState:
-        """A copy of a state in which some agents equal others, which is rare with random actions."""
-        s, num_agents = self._reference.copy(s), len(self._reference.agents)
-        is_unchanged = self._random.random(num_agents) < 0.5
-        source = np.where(is_unchanged, np.arange(num_agents), self._random.integers(0, num_agents, num_agents))
-        for name in self._author_fields().keys() & self._reference.schema.agent_fields.keys():
-            getattr(s, name)[:] = getattr(s, name)[source]
-        return s
-
-    def _active(self, s: EnvState) -> NDArray[np.bool_]:
-        """Returns whether each agent is active, (A,), after a check that `active` reads only the agent's own elements."""
-        reference, active = self._reference, self.env.active
-        mask = np.ones(len(reference.agents), np.bool_)
-        if active is None:
-            return mask
-        for i in reference.agents:
-            function, index = author_function_of(active, reference.schema.roles, i)
-            if function is None:
-                continue
-            self.ownership.clear_log()
-            mask[i] = call_checked(function, CheckedInt(index), reference.view(s), reference.p)
-            for access in self.ownership.log:
-                if not self.ownership.belongs_to_agent(i, access) and access.field not in ENGINE_FIELDS:
-                    problem = (
-                        f"active reads {name_element(access.field, access.element)} for agent {i}, and may read only "
-                        f"elements of agent {i}"
-                    )
-                    raise authoring_error_at(access.file, access.line, f"{problem}: write the result to a field in a phase")
-        return mask
-
-    def _observed(self, s: EnvState, step: int) -> EnvState:
-        """Returns the state after the observations of some agents, which are checked."""
-        agents = self._random.permutation(len(self._reference.agents))[:NUM_OBSERVERS].tolist()
-        s, t = self._reference.prepare_observations(s, agents), checked_time(Time(step, self._limit))
-        obs = self._reference.observations(s, t, agents)
-        self._checks.check_rows(obs, np.array(agents), step)
-        self.ownership.clear_log()
-        return s

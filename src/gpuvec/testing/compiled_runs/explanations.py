@@ -202,16 +202,17 @@ def explain_error(env: Environment, run: CompiledRun | None, num_envs: int, seed
 
 def _repeat_following(env: Environment, moments: RunMoments | None, num_envs: int, seed: int) -> None:
     """Repeats in plain Python the call in which a compiled run ended; `moments` is None if that was the first reset."""
-    limit = moments.following(0).limit if moments is not None else 1
+    t = len(moments.run.obs) if moments is not None else 0
+    limit = moments.at(t, 0).limit if moments is not None else 1
     checks = PythonReference(env) if isinstance(env, SingleAgentEnv) else RaceCheck(env, limit, seed)
     for row in range(num_envs):
         key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
-        moment = Moment(0, row, key, {}, {}, None, 1, {}) if moments is None else moments.following(row)
+        moment = Moment(0, row, key, {}, {}, None, 1, {}) if moments is None else moments.at(t, row)
         with fault_place(moment.place()):
             if isinstance(checks, RaceCheck):
                 checks.repeat(moment)
                 continue
             with record_draws():
-                t = Time(moment.key.step, moment.limit)
-                after, _ = checks.repeat(moment.before, moment.action, CheckedKey(*moment.key), t)
-                checks.observations(checks.make_state(after), t)
+                time = Time(moment.key.step, moment.limit)
+                after, _ = checks.repeat(moment.before, moment.action, CheckedKey(*moment.key), time)
+                checks.observations(checks.make_state(after), time)

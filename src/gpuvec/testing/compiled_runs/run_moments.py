@@ -46,42 +46,31 @@ class RunMoments:
 
     def __init__(self, run: CompiledRun, seed: int) -> None:
         self.run, self._seed = run, seed
-        num_envs = len(run.obs[0])
-        self.times = np.zeros((len(run.obs), num_envs), int)  # (T + 1, E) number of the step in its episode, 0 for a reset
-        self._episodes = np.zeros((len(run.obs), num_envs), int)  # (T + 1, E)
-        for t in range(1, len(run.obs)):
+        num_calls, num_envs = len(run.obs), len(run.obs[0])
+        # (T + 2, E) the number of a step in its episode, 0 for a reset, and that of the episode. The last row is of the call
+        # after the run.
+        self._all_times, self._episodes = (np.zeros((num_calls + 1, num_envs), int) for _ in range(2))
+        for t in range(1, num_calls + 1):
             # The number of an episode is that of the step that resets the environment.
             over = (run.terminated[t - 2] | run.truncated[t - 2]) if t > 1 else np.zeros(num_envs, bool)
             self._episodes[t] = np.where(over, t, self._episodes[t - 1])
-            self.times[t] = np.where(over, 0, self.times[t - 1] + 1)
+            self._all_times[t] = np.where(over, 0, self._all_times[t - 1] + 1)
+        self.times = self._all_times[:-1]  # (T + 1, E)
 
     def at(self, t: int, row: int) -> Moment:
         """Returns a reset or step of the run.
 
         Args:
-            t: the number of the call, 0 for the first reset.
+            t: the number of the call, 0 for the first reset; that after the last one has no results.
             row: the index of the environment.
         """
-        run, time = self.run, int(self.times[t, row])
+        run, time = self.run, int(self._all_times[t, row])
         key = Key(self._seed & 0xFFFFFFFF, self._seed >> 32, row, int(self._episodes[t, row]), time)
-        after = {k: v[row] for k, v in run.states[t].items()}
-        before = {k: v[row] for k, v in run.states[t - 1].items()} if time > 0 else after
+        after = {k: v[row] for k, v in run.states[t].items()} if t < len(run.states) else {}
+        before = {k: v[row] for k, v in run.states[t - 1].items()} if time > 0 or not after else after
         action = run.actions[t - 1, row] if time > 0 else None
         metrics = {name: values[row] for name, values in metrics_of(run.infos[t - 2]).items()} if time > 1 else {}
         return Moment(t, row, key, before, after, action, run.limit or NO_STEP_LIMIT, metrics)
-
-    def following(self, row: int) -> Moment:
-        """Returns the reset or step after the last one of the run, which has no results.
-
-        Args:
-            row: the index of the environment.
-        """
-        run, t = self.run, len(self.run.obs)
-        over = bool(t > 1 and (run.terminated[-1][row] | run.truncated[-1][row]))
-        time, episode = (0, t) if over else (int(self.times[-1, row]) + 1, int(self._episodes[-1, row]))
-        key = Key(self._seed & 0xFFFFFFFF, self._seed >> 32, row, episode, time)
-        before = {k: v[row] for k, v in run.states[-1].items()}
-        return Moment(t, row, key, before, {}, run.actions[t - 1, row], run.limit or NO_STEP_LIMIT, {})
 
     def select(self, count: int, seconds: float = 0.0) -> Iterator[tuple[int, int]]:
         """Selects moments: some in any case, ordered by time, then further ones while there is time.

@@ -58,17 +58,6 @@ class CallTimeout(BaseException):
 
     limit = 0.0  # CPU seconds
 
-    def message(self, name: str) -> str:
-        """The message for the author, which continues a sentence that names the line.
-
-        Args:
-            name: the name of the function.
-        """
-        return (
-            f"is where `{name}` still runs after {self.limit:g} s of CPU time; is it a loop that does not end? A loop needs "
-            "a bound that it reaches in any state. If the function is only slow, raise time_limit"
-        )
-
 
 @contextmanager
 def limit_calls(function: Callable[..., Any], limit: float) -> Iterator[None]:
@@ -148,7 +137,11 @@ def call_checked(function: Callable[..., Any], *arguments: object) -> Any:
         _add_elements(error, function, arguments)
         raise
     except CallTimeout as error:
-        raise _fault_in(function, arguments, error, error.message(function.__name__)) from None
+        problem = (
+            f"is where `{function.__name__}` still runs after {error.limit:g} s of CPU time; is it a loop that does not end? A "
+            "loop needs a bound that it reaches in any state. If the function is only slow, raise time_limit"
+        )
+        raise _fault_in(function, arguments, error, problem) from None
     except Exception as error:
         remedy = next((f"{text}; " for part, text in REMEDIES.items() if part in str(error)), "")
         problem = (
