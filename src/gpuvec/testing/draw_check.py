@@ -126,7 +126,11 @@ class AgentDraws:
 
     def __init__(self, reset: AuthorFunction, index_set: str = AGENTS) -> None:
         self._reset = reset
-        self._index_set = index_set
+        # An element, one of them, all of them, and which numbers they may use.
+        self._name, self._owner, self._elements, self._rule = "agent {}", "an agent", "agents", RULE
+        if index_set != AGENTS:
+            self._name, self._owner = f"element {{}} of {index_set!r}", "an element"
+            self._elements, self._rule = f"elements of {index_set!r}", RULE.replace("agent i", "element number i")
         self._in_step: dict[int, tuple[int, AuthorFunction]] = {}  # {number: (agent, function)}
         # {(whether in a reset, roles, number): (agent, function)} over all steps. Numbers may depend on the role of an agent.
         self._in_run: dict[tuple[bool, bytes, int], tuple[int, AuthorFunction]] = {}
@@ -172,8 +176,8 @@ class AgentDraws:
         numbers = {draw.number for draws in draws_by_agent.values() for draw in draws}
         if len(draws_by_agent) > 1 and numbers == shared:
             draw = next(iter(draws_by_agent.values()))[0]
-            problem = f"all {self._elements()} use draw number {draw.number} in {describe(function)} and no other number"
-            remedy = f"{self._rule()}. Let one of them draw a value that all share, in an earlier phase"
+            problem = f"all {self._elements} use draw number {draw.number} in {describe(function)} and no other number"
+            remedy = f"{self._rule}. Let one of them draw a value that all share, in an earlier phase"
             raise authoring_error_at(draw.file, draw.line, f"{problem}, so they draw the same; {remedy}")
         for i, draws in draws_by_agent.items():
             for draw in draws:
@@ -186,25 +190,14 @@ class AgentDraws:
             raise self._repeated(draw, i, f"after {describe(first_function)}, which gets the same key,")
         agent, first_function = self._in_run.setdefault((function is self._reset, self._roles, number), (owner, function))
         if agent != owner:
-            others = f"all {self._elements()} do" if agent == ALL_AGENTS else f"{self._name(agent)} does"
-            problem = (
-                f"{self._name(i)} uses draw number {number} in {describe(function)}, and {others} in {describe(first_function)}"
-            )
-            raise authoring_error_at(draw.file, draw.line, f"{problem}: they draw the same; {self._rule()}")
-
-    def _name(self, i: int) -> str:
-        return f"agent {i}" if self._index_set == AGENTS else f"element {i} of {self._index_set!r}"
-
-    def _elements(self) -> str:
-        return "agents" if self._index_set == AGENTS else f"elements of {self._index_set!r}"
-
-    def _rule(self) -> str:
-        return RULE if self._index_set == AGENTS else RULE.replace("agent i", "element number i")
+            others = f"all {self._elements} do" if agent == ALL_AGENTS else f"{self._name.format(agent)} does"
+            use = f"{self._name.format(i)} uses draw number {number} in {describe(function)}"
+            problem = f"{use}, and {others} in {describe(first_function)}: they draw the same; {self._rule}"
+            raise authoring_error_at(draw.file, draw.line, problem)
 
     def _repeated(self, draw: Draw, i: int, occasion: str) -> AuthoringError:
-        problem = f"{self._name(i)} uses draw number {draw.number} {occasion} and draws the same value again"
-        owner = "an agent" if self._index_set == AGENTS else "an element"
-        remedy = f"give each draw of {owner} in a step its own number, and normal() two"
+        problem = f"{self._name.format(i)} uses draw number {draw.number} {occasion} and draws the same value again"
+        remedy = f"give each draw of {self._owner} in a step its own number, and normal() two"
         return authoring_error_at(draw.file, draw.line, f"{problem}; {remedy}")
 
 

@@ -28,13 +28,14 @@ from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Reduction, first_functio
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import (
     CompiledRun,
+    Moment,
+    RunMoments,
     allowed_actions,
     author_actions,
     random_actions,
     short_episode_steps,
 )
 from gpuvec.testing.compiled_runs.result_checks import ResultChecks
-from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.draw_check import AgentDraws, check_first_states, describe
 from gpuvec.testing.reference.author_calls import NotPlainError, call_checked, fault_place
 from gpuvec.testing.reference.checked_functions import (

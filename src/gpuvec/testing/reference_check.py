@@ -13,8 +13,7 @@ from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.observations import Time
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment
-from gpuvec.testing.compiled_runs.compiled_run import METRIC, CompiledRun
-from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
+from gpuvec.testing.compiled_runs.compiled_run import METRIC, CompiledRun, Moment, RunMoments
 from gpuvec.testing.draw_check import RecordedDraws, check_distinct_draws
 from gpuvec.testing.reference.author_calls import fault_place
 from gpuvec.testing.reference.checked_functions import CheckedKey, Draw, record_draws

@@ -27,6 +27,11 @@ from gpuvec.errors import AuthoringError
 from gpuvec.python_command import python_command
 from gpuvec.spec import Environment
 
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 COMMAND = "from gpuvec.testing.worker_process import main; main(sys.argv[1], int(sys.argv[2]))"
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 TASK, ANSWER = "task.pickle", "answer.json"
@@ -146,12 +151,6 @@ def main(folder: str, parent: int) -> None:
     except AuthoringError as error:
         fault, text = True, str(error)
     (Path(folder) / ANSWER).write_text(json.dumps({"fault": fault, "text": text}))
-
-
-try:
-    import resource
-except ModuleNotFoundError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 
 def allow_cpu_time(seconds: float) -> None:

@@ -18,9 +18,8 @@ from gpuvec.observations import Time
 from gpuvec.phases import first_function
 from gpuvec.random import Key
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_actions
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, Moment, RunMoments, author_actions
 from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError
-from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.race_check import RaceCheck
 from gpuvec.testing.reference.author_calls import NotPlainError, fault_place
 from gpuvec.testing.reference.checked_functions import CheckedArray, CheckedKey, Index, checked_state, in_package, record_draws
