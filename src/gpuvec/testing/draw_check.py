@@ -84,8 +84,8 @@ def check_first_states(reference: PythonReference) -> tuple[EnvState, int]:
     if reference.is_single_agent:
         check_distinct_draws(draws[:count])
     names = starts[0]._fields if reference.is_single_agent else reference.array_fields
-    bits = {tuple(np.asarray(getattr(start, name)).tobytes() for name in names) for start in starts}
-    if draws and len(bits) == 1:
+    states = {tuple(np.asarray(getattr(start, name)).tobytes() for name in names) for start in starts}
+    if draws and len(states) == 1:
         raise authoring_error(first_function(reference.env.reset), EQUAL_STARTS)
     return starts[0], count
 
