@@ -28,6 +28,7 @@ from gpuvec.testing.reference.python_reference import PythonReference, index_set
 
 ALL_AGENTS = -1  # stands for the index of an agent where all agents share a number
 RULE = "agent i may use k * i to k * i + k - 1, with one k in all phases"
+ELEMENT_RULE = RULE.replace("agent i", "element number i")
 EQUAL_STARTS = "all environments begin in the same state although it draws numbers; draw with the key that is its argument"
 NUM_STARTS = 8  # the number of initial states that are compared
 Place = tuple[str, int, int]  # the file, line and instruction of a draw
@@ -119,39 +120,37 @@ def _equal_draws(draws: Sequence[Draw]) -> tuple[Draw, Draw] | None:
 class AgentDraws:
     """Records the numbers that agents draw, and checks that no two agents and no two functions use the same.
 
+    So it does for the elements of other index sets, which have random numbers of their own.
+
     Args:
-        reset: the environment's function `reset`. Steps may use its numbers again, because they have other keys.
-        index_set: the name of the set whose elements draw.
+        reference: the environment. Steps may use the numbers of its `reset` again, because they have other keys.
     """
 
-    def __init__(self, reset: AuthorFunction, index_set: str = AGENTS) -> None:
-        self._reset = reset
-        # An element, one of them, all of them, and which numbers they may use.
-        self._name, self._owner, self._elements, self._rule = "agent {}", "an agent", "agents", RULE
-        if index_set != AGENTS:
-            self._name, self._owner = f"element {{}} of {index_set!r}", "an element"
-            self._elements, self._rule = f"elements of {index_set!r}", RULE.replace("agent i", "element number i")
-        self._in_step: dict[int, tuple[int, AuthorFunction]] = {}  # {number: (agent, function)}
-        # {(whether in a reset, roles, number): (agent, function)} over all steps. Numbers may depend on the role of an agent.
-        self._in_run: dict[tuple[bool, bytes, int], tuple[int, AuthorFunction]] = {}
+    def __init__(self, reference: PythonReference) -> None:
+        self._reset, self._schema = first_function(reference.env.reset), reference.schema
+        self._in_step: dict[tuple[str, int], tuple[int, AuthorFunction]] = {}  # {(set, number): (agent, function)}
+        # {(set, whether in a reset, roles, number): (agent, function)} over all steps. Numbers may depend on the role of an
+        # agent.
+        self._in_run: dict[tuple[str, bool, bytes, int], tuple[int, AuthorFunction]] = {}
         self._roles = b""
         self._in_function: dict[int, list[Draw]] = {}  # {agent: draws} of the current function
 
-    def begin_step(self, roles: bytes) -> None:
+    def begin_step(self, s: EnvState) -> None:
         """Begins a reset or a step, which has another key.
 
         Args:
-            roles: the bytes of the agents' roles.
+            s: the state before.
         """
         self._in_step.clear()
-        self._roles = roles
+        self._roles = s.role.tobytes() if self._schema.has_role_field else b""
 
-    def add(self, function: AuthorFunction, i: int, draws: list[Draw]) -> None:
+    def add(self, index_set: str, function: AuthorFunction, i: int, draws: list[Draw]) -> None:
         """Adds the draws of one agent.
 
         Args:
+            index_set: the name of the set.
             function: the function that drew them.
-            i: the index of the agent.
+            i: the index of the agent, or the number of the element.
             draws: all draws of the call.
 
         Raises:
@@ -159,46 +158,51 @@ class AgentDraws:
         """
         pair = _equal_draws(draws)
         if pair is not None:
-            raise self._repeated(pair[1], i, f"twice, first in line {pair[0].line},")
+            raise _repeated(pair[1], index_set, i, f"twice, first in line {pair[0].line},")
         self._in_function[i] = list(draws)
 
-    def check(self, function: AuthorFunction) -> None:
+    def check(self, index_set: str, function: AuthorFunction) -> None:
         """Checks the draws of all agents in a function, after `add` was called for each.
 
         Args:
+            index_set: the name of the set.
             function: the function that drew them.
 
         Raises:
             AuthoringError: two agents, or two functions, use the same number.
         """
+        elements, rule = ("agents", RULE) if index_set == AGENTS else (f"elements of {index_set!r}", ELEMENT_RULE)
         draws_by_agent, self._in_function = {i: draws for i, draws in self._in_function.items() if draws}, {}
         shared = _shared_numbers(draws_by_agent)
         numbers = {draw.number for draws in draws_by_agent.values() for draw in draws}
         if len(draws_by_agent) > 1 and numbers == shared:
             draw = next(iter(draws_by_agent.values()))[0]
-            problem = f"all {self._elements} use draw number {draw.number} in {describe(function)} and no other number"
-            remedy = f"{self._rule}. Let one of them draw a value that all share, in an earlier phase"
+            problem = f"all {elements} use draw number {draw.number} in {describe(function)} and no other number"
+            remedy = f"{rule}. Let one of them draw a value that all share, in an earlier phase"
             raise authoring_error_at(draw.file, draw.line, f"{problem}, so they draw the same; {remedy}")
-        for i, draws in draws_by_agent.items():
-            for draw in draws:
-                self._check_draw(function, ALL_AGENTS if draw.number in shared else i, i, draw)
+        for i, draw in ((i, draw) for i, draws in draws_by_agent.items() for draw in draws):
+            number, owner = draw.number, ALL_AGENTS if draw.number in shared else i
+            agent, other = self._in_step.setdefault((index_set, number), (owner, function))
+            if agent in (owner, ALL_AGENTS) and other is not function:
+                raise _repeated(draw, index_set, i, f"after {describe(other)}, which gets the same key,")
+            key = index_set, function is self._reset, self._roles, number
+            agent, other = self._in_run.setdefault(key, (owner, function))
+            if agent != owner:
+                others = f"all {elements} do" if agent == ALL_AGENTS else f"{_name(index_set, agent)} does"
+                use = f"{_name(index_set, i)} uses draw number {number} in {describe(function)}"
+                problem = f"{use}, and {others} in {describe(other)}: they draw the same; {rule}"
+                raise authoring_error_at(draw.file, draw.line, problem)
 
-    def _check_draw(self, function: AuthorFunction, owner: int, i: int, draw: Draw) -> None:
-        number = draw.number
-        agent, first_function = self._in_step.setdefault(number, (owner, function))
-        if agent in (owner, ALL_AGENTS) and first_function is not function:
-            raise self._repeated(draw, i, f"after {describe(first_function)}, which gets the same key,")
-        agent, first_function = self._in_run.setdefault((function is self._reset, self._roles, number), (owner, function))
-        if agent != owner:
-            others = f"all {self._elements} do" if agent == ALL_AGENTS else f"{self._name.format(agent)} does"
-            use = f"{self._name.format(i)} uses draw number {number} in {describe(function)}"
-            problem = f"{use}, and {others} in {describe(first_function)}: they draw the same; {self._rule}"
-            raise authoring_error_at(draw.file, draw.line, problem)
 
-    def _repeated(self, draw: Draw, i: int, occasion: str) -> AuthoringError:
-        problem = f"{self._name.format(i)} uses draw number {draw.number} {occasion} and draws the same value again"
-        remedy = f"give each draw of {self._owner} in a step its own number, and normal() two"
-        return authoring_error_at(draw.file, draw.line, f"{problem}; {remedy}")
+def _name(index_set: str, i: int) -> str:
+    return f"agent {i}" if index_set == AGENTS else f"element {i} of {index_set!r}"
+
+
+def _repeated(draw: Draw, index_set: str, i: int, occasion: str) -> AuthoringError:
+    problem = f"{_name(index_set, i)} uses draw number {draw.number} {occasion} and draws the same value again"
+    owner = "an agent" if index_set == AGENTS else "an element"
+    remedy = f"give each draw of {owner} in a step its own number, and normal() two"
+    return authoring_error_at(draw.file, draw.line, f"{problem}; {remedy}")
 
 
 def _shared_numbers(draws_by_agent: dict[int, list[Draw]]) -> set[int]:
@@ -224,51 +228,36 @@ def describe(function: AuthorFunction) -> str:
     return f"phase `{function.__name__}`" if function.__code__.co_argcount == 5 else f"`{function.__name__}`"
 
 
-class RecordedDraws:
-    """Records which element of which set draws a number, and checks each phase after its last element.
-
-    The functions of `reset` and of all phases of the reference are replaced by functions that record their draws.
+def record_agent_draws(reference: PythonReference, draws: list[Draw]) -> AgentDraws:
+    """Replaces the functions of `reset` and of all phases by functions that record and check their draws.
 
     Args:
         reference: the reference, whose environment changes.
         draws: the list to which `record_draws` adds draws.
+
+    Returns:
+        The draws, of which a reset and a step have to `begin_step`.
     """
+    agent_draws, env = AgentDraws(reference), reference.env
 
-    def __init__(self, reference: PythonReference, draws: list[Draw]) -> None:
-        self._schema, self._all_draws, env = reference.schema, draws, reference.env
-        self._reset = first_function(env.reset)
-        self._by_set: dict[str, AgentDraws] = {}
-        phases = {"reset": reset_phases(env), "phases": env.phases}
-        reference.env = dataclasses.replace(env, **{k: tuple(map(self._recorded_phase, v)) for k, v in phases.items()})
-
-    def begin_step(self, s: EnvState) -> None:
-        """Begins a reset or a step, which has another key.
-
-        Args:
-            s: the state before.
-        """
-        for draws in self._by_set.values():
-            draws.begin_step(s.role.tobytes() if self._schema.has_role_field else b"")
-
-    def _recorded_phase(self, phase: Any) -> Any:
+    def recorded(phase: Any) -> Any:
         if isinstance(phase, Assign | Reduction):
             return phase
-        recorded = self._recorded(phase_function(phase), index_set_of(phase))
-        return phase._replace(function=recorded) if isinstance(phase, Each) else recorded
-
-    def _recorded(self, function: Callable[..., None], index_set: str) -> Callable[..., None]:
-        """A function that calls `function` for an element, and checks the draws of the set after its last element."""
-        draws = self._by_set.setdefault(index_set, AgentDraws(self._reset, index_set))
-        size, number = math.prod(self._schema.sets[index_set]), 0
+        function, index_set, number = phase_function(phase), index_set_of(phase), 0
+        size = math.prod(reference.schema.sets[index_set])
 
         @functools.wraps(function)
         def record(*arguments: Any) -> None:
             nonlocal number
-            self._all_draws.clear()
+            draws.clear()
             function(*arguments)
-            draws.add(function, number, self._all_draws)
+            agent_draws.add(index_set, function, number, draws)
             number = (number + 1) % size
             if number == 0:
-                draws.check(function)
+                agent_draws.check(index_set, function)
 
-        return record
+        return phase._replace(function=record) if isinstance(phase, Each) else record
+
+    phases = {"reset": reset_phases(env), "phases": env.phases}
+    reference.env = dataclasses.replace(env, **{k: tuple(map(recorded, v)) for k, v in phases.items()})
+    return agent_draws

@@ -165,7 +165,7 @@ class RaceCheck:
         # {(function, field): a write}, and {(function, field): (element, its read of what belongs to another one)}.
         self._writes: dict[tuple[AuthorFunction, str], Access] = {}
         self._reads_of_others: dict[tuple[AuthorFunction, str], tuple[Element, Access]] = {}
-        self._draws: dict[str, AgentDraws] = {}  # {set: the numbers that its elements draw}
+        self._draws = AgentDraws(self.reference)
         self._in_reset, self._fields_written = False, set(ENGINE_FIELDS)
 
     def begin_episode(self, row: int) -> None:
@@ -322,8 +322,7 @@ class RaceCheck:
             s: the state before.
             is_reset: whether it is a reset, which has to write a field before it reads it.
         """
-        for draws in self._draws.values():
-            draws.begin_step(s.role.tobytes() if self.reference.schema.has_role_field else b"")
+        self._draws.begin_step(s)
         self._in_reset, self._fields_written = is_reset, set(ENGINE_FIELDS)
 
     def _run_elements(self, calls: PhaseCalls, s: EnvState) -> EnvState:
@@ -341,7 +340,6 @@ class RaceCheck:
         """
         reference, after = self.reference, self.reference.copy(s)
         schema, function, fields_before = reference.schema, calls.function, set(self._fields_written)
-        agent_draws = self._draws.setdefault(calls.index_set, AgentDraws(first_function(reference.env.reset), calls.index_set))
         with record_draws() as draws:
             for number, index in enumerate(calls.indices):
                 alone, element = reference.copy(s), _element(index)
@@ -349,13 +347,13 @@ class RaceCheck:
                 draws.clear()
                 call_checked(function, *index, self._view(alone, self.log), *calls.arguments(number))
                 self._check_accesses(calls, element, fields_before)
-                agent_draws.add(function, number, draws)
+                self._draws.add(calls.index_set, function, number, draws)
                 for name in schema.array_fields:
                     for other in self._differing_elements(name, s, alone):
                         if not self._owns(calls.index_set, element, name, other):
                             raise authoring_error(function, self._write_to_other(calls, element, name, other))
                         getattr(after, name)[other] = getattr(alone, name)[other]
-            agent_draws.check(function)
+            self._draws.check(calls.index_set, function)
             self._check_orders(calls, s, after)
         self._clear_log()
         return after

@@ -14,7 +14,7 @@ from gpuvec.observations import Time
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment
 from gpuvec.testing.compiled_runs.compiled_run import METRIC, CompiledRun, Moment, RunMoments
-from gpuvec.testing.draw_check import RecordedDraws, check_distinct_draws
+from gpuvec.testing.draw_check import AgentDraws, check_distinct_draws, record_agent_draws
 from gpuvec.testing.reference.author_calls import fault_place
 from gpuvec.testing.reference.checked_functions import CheckedKey, Draw, record_draws
 from gpuvec.testing.reference.python_reference import PythonReference, Results, index_set_of
@@ -47,7 +47,7 @@ def check_against_reference(env: Environment, run: CompiledRun, seed: int, secon
     with record_draws() as draws:
         count, recorded = NUM_CALLS // 2, None
         if not reference.is_single_agent:
-            recorded = RecordedDraws(reference, draws)
+            recorded = record_agent_draws(reference, draws)
             observers = np.unique(np.linspace(0, num_agents - 1, NUM_OBSERVERS).astype(int)).tolist()
             count = max(1, NUM_AGENT_CALLS // _calls_per_moment(reference, len(observers)))
         for k, (t, row) in enumerate(moments.select(count, seconds)):
@@ -131,7 +131,7 @@ def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[
 
 
 def _repeat(
-    reference: PythonReference, m: Moment, agents: Sequence[int] | None, draws: list[Draw], recorded: RecordedDraws | None
+    reference: PythonReference, m: Moment, agents: Sequence[int] | None, draws: list[Draw], recorded: AgentDraws | None
 ) -> Results:
     """Repeats a reset, after which a run has the observations of `agents` alone, or a step, after which it has all outputs."""
     t = Time(m.key.step, m.limit)
