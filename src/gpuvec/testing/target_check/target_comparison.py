@@ -43,9 +43,8 @@ from gpuvec.testing.worker_process import allow_cpu_time
 
 AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
 MAX_THRESHOLD_SHARE = 1e-4  # of results: rounding is seldom near a threshold, and a wrong rule differs often
-MAX_SLIGHT_SHARE = (
-    1e-2  # of results: no threshold explains that so many differ, and their floats differ too little for another rule
-)
+# No threshold explains that so many results differ, and their floats differ too little for another rule.
+MAX_SLIGHT_SHARE = 1e-2  # of results
 COMMAND = "from gpuvec.testing.target_check.target_comparison import main; main(*sys.argv[1:])"
 PLACE = "place.txt"  # the name of the file with the place of the present call, which remains if the process ends in it
 COMPILATION_SECONDS = 600.0  # of CPU time; the first call of each kind compiles its kernels
