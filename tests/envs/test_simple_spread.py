@@ -164,7 +164,8 @@ def test_a_picture_shows_agents_landmarks_and_the_part_of_the_plane_where_they_a
     assert (near.shape, near.dtype) == ((500, 500, 3), np.uint8)
     scale, colour, black = 250.0 / 1.15, list(ROLE_COLOURS[0]), [0, 0, 0]
     assert near[round(249 - 0.5 * scale), round(250 - 0.5 * scale)].tolist() == colour
-    assert near[249, 250].tolist() == black
-    assert near[249 + round(scale), 250 + round(scale)].tolist() == black
+    beside = 8  # pixels to the left of the number in the middle of a landmark
+    assert near[249, 250 - beside].tolist() == black
+    assert near[249 + round(scale), 250 + round(scale) - beside].tolist() == black
     far = simple_spread.ENV.draw(state._replace(position=4.0 * position), p).array()
     assert (far == colour).all(-1).sum() < 0.5 * (near == colour).all(-1).sum()
