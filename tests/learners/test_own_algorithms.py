@@ -375,7 +375,8 @@ class TestOwnLosses:
         ("returned", "message"),
         [
             (lambda loss: (loss, {}), r"the metrics \[\], and \['size'\] before"),
-            (lambda loss: (loss, {"size": loss, "more": loss}), r"the metrics \['more', 'size'\], and \['size'\] before"),
+            (lambda loss: (loss, {"size": loss, "more": loss}), r"the metrics \['size', 'more'\], and \['size'\] before"),
+            (lambda loss: (loss, {"size": loss, 1: loss}), r"the metrics \['size', 1\], and \['size'\] before"),
             (lambda loss: (loss.expand(2), {"size": loss}), r"must return a tensor of shape \(\)"),
             (lambda loss: (loss.detach(), {"size": loss}), "a tensor without a gradient"),
             (lambda loss: (loss, {"size": loss.expand(2)}), r"the metric 'size' .* must be a tensor of shape \(\)"),

@@ -116,7 +116,7 @@ def with_own_loss(standard: StandardLoss, loss: Loss, names: tuple[str, ...]) ->
         total, own_metrics = checked_result(loss, loss(network, flat, args, own_loss))
         if own_metrics.keys() != set(names):
             raise ValueError(
-                f"loss={describe(loss)} returned the metrics {sorted(own_metrics)}, and {sorted(names)} before: return the "
+                f"loss={describe(loss)} returned the metrics {list(own_metrics)}, and {list(names)} before: return the "
                 "same ones in each call."
             )
         return total, torch.cat([metrics, *(own_metrics[name].detach().view(1).to(metrics.dtype) for name in names)])
