@@ -142,7 +142,6 @@ export class Scene {
     return Float64Array.from({ length: this.numFrames }, (_, t) => (t ? this.rewards.row(t - 1)[agent] : NaN));
   }
 
-  /** Returns the mean rewards of the agents of each role over frames. */
   /** Returns {name, values} of the mean rewards of each role, or of the rewards of each agent if few are not drawn. */
   rewardCurves() {
     const isByAgent = !this.agents && this.numAgents <= MAX_AGENT_CURVES;
@@ -151,6 +150,7 @@ export class Scene {
     return names.map((name, k) => ({ name: names.length > 1 ? name : "", values: values[k] }));
   }
 
+  /** Returns the mean rewards of the agents of each role over frames. */
   meanRewards() {
     const means = this.roleNames.map(() => new Float64Array(this.numFrames).fill(NaN));
     for (let frame = 1; frame < this.numFrames; frame++) {
