@@ -132,13 +132,16 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
             yield from ((f"{node.module}.{alias.name}", id(node) in top) for alias in node.names)
 
 
+NUMBA_CUDA = tuple(f"gpuvec/engine/backends/cuda/{name}.py" for name in ("numba_cuda", "numba_cuda_target"))
+
+
 def misplaced_imports(module: str, source: str) -> list[str]:
     """Returns the imports that the module with this path must not have."""
     wrong = []
     for name, at_top in imports(source):
         parts = name.split(".")
-        if parts[:2] == ["numba", "cuda"] and module != "gpuvec/engine/backends/cuda/numba_cuda.py":
-            wrong.append(f"{name}: numba.cuda belongs to gpuvec/engine/backends/cuda/numba_cuda.py alone")
+        if parts[:2] == ["numba", "cuda"] and module not in NUMBA_CUDA:
+            wrong.append(f"{name}: numba.cuda belongs to {NUMBA_CUDA} alone")
         if parts[0] == "torch" and not module.startswith("gpuvec/learners/") and module != "gpuvec/vector/torch_.py":
             wrong.append(f"{name}: torch belongs to gpuvec.learners and gpuvec.vector.torch_")
         if parts[0] == "cupy" and at_top:

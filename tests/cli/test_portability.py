@@ -57,7 +57,7 @@ print("trained")
     "module",
     [
         *("gpuvec.cli", "gpuvec.doctor", "gpuvec.learners.runs.run_recorder", "gpuvec.learners.deferred_signals"),
-        *("gpuvec.testing.cpu_time", "gpuvec.testing.target_check.target_process", "gpuvec.replay.live.server"),
+        *("gpuvec.testing.worker_process", "gpuvec.testing.target_check.target_comparison", "gpuvec.replay.live.server"),
         *("gpuvec.engine.backends.cache.store", "gpuvec.engine.backends.host_memory", "gpuvec.learners.population"),
     ],
 )
@@ -85,7 +85,7 @@ except OSError as error:
 def test_a_limit_of_cpu_time_warns_where_there_is_none(tmp_path: Path) -> None:
     code = """
 import math, warnings
-from gpuvec.testing.cpu_time import allow_cpu_time
+from gpuvec.testing.worker_process import allow_cpu_time
 allow_cpu_time(math.inf)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

@@ -19,7 +19,7 @@ from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_la
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError, MissingExtraError
-from gpuvec.testing.cuda_cpp_check import check_cuda_source
+from gpuvec.testing.environment_check import check_cuda_source
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.testing.target_check.targets import GPU
 from gpuvec.vector.env import VectorEnv

@@ -13,7 +13,7 @@ from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.definitions import find_definitions, refuse_shared_variables
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.testing import check_env
-from gpuvec.testing.cuda_cpp_check import check_cuda_source
+from gpuvec.testing.environment_check import check_cuda_source
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.vector.env import VectorEnv
 

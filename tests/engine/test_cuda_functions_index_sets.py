@@ -15,7 +15,7 @@ from gpuvec import MultiAgentEnv, SingleAgentEnv
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file
 from gpuvec.errors import AuthoringError
-from gpuvec.testing.cuda_cpp_check import check_cuda_source
+from gpuvec.testing.environment_check import check_cuda_source
 from gpuvec.vector.env import VectorEnv
 
 BREAKOUT = BUNDLED_ENVS["Breakout-v0"]

@@ -15,7 +15,6 @@ from tests.support.bundled_envs import THREAD_PER_ENV
 from gpuvec import uniform
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import dependent_launch, linker, numba_cuda
-from gpuvec.engine.backends.cuda.compiled_functions import verified_modules
 from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
 from gpuvec.engine.backends.elementwise_operation import Elementwise
@@ -66,10 +65,9 @@ class Kernel(NamedTuple):
 
 
 def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), min_blocks=1):
-    """Compiles and links a kernel, whose modules NVVM verifies, and checks that the log of the linker is complete."""
-    with verified_modules():
-        ptx = numba_cuda.compile_kernel(body, kernel_signature, cc, "ptx", threads, min_blocks)
-        ltoir = numba_cuda.compile_kernel(body, kernel_signature, cc, "ltoir", threads, min_blocks)
+    """Compiles and links a kernel, and checks that the log of the linker is complete."""
+    ptx = numba_cuda.compile_kernel(body, kernel_signature, cc, "ptx", threads, min_blocks)
+    ltoir = numba_cuda.compile_kernel(body, kernel_signature, cc, "ltoir", threads, min_blocks)
     binary = linker.link(ltoir, cc, with_log=True)
     log = binary.log
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)

@@ -21,7 +21,7 @@ from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.errors import ActionError, AuthoringError, StateError
 from gpuvec.random import Key
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.role_rows import join_roles
+from gpuvec.testing.compiled_runs.compiled_run import join_roles
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.vector.wrappers import FlattenAgents
 from gpuvec.vector.wrappers.namespace import WrapperError

@@ -21,7 +21,7 @@ from gpuvec.learners.runs.history import read_history
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES
 from gpuvec.learners.runs.sinks import JsonLines, read_metric_lines
 from gpuvec.learners.runs.summary import last_metrics, summarize_run, summarize_runs
-from gpuvec.replay.live.status import LiveStatus, MetricReader
+from gpuvec.replay.live.server import LiveStatus, MetricReader
 
 LINE = b'{"iteration": 1, "steps": 16, "seconds": 1.0, "steps_per_second": 16.0, "return": 2.0}\n'
 

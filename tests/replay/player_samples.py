@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuvec.replay.document import VERSION, Replay, TrackWriter, write_replay
 from gpuvec.replay.drawing import AGENT_STEP, HEADING_STEP
-from gpuvec.replay.quantization import encode_observation, encode_rewards
+from gpuvec.replay.scene import encode_observation, encode_rewards
 
 Array = NDArray[Any]
 

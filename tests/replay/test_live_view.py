@@ -30,8 +30,7 @@ from gpuvec.cli import main
 from gpuvec.errors import RunInUseError
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.replay.live import files, process
-from gpuvec.replay.live.server import LiveServer
-from gpuvec.replay.live.status import MAX_POINTS, MetricReader
+from gpuvec.replay.live.server import MAX_POINTS, LiveServer, MetricReader
 from tests.replay.browser import Page, needs_browser
 
 ITERATIONS = 3

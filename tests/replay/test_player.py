@@ -20,7 +20,7 @@ from gpuvec.replay import page as page_module
 from gpuvec.replay.document import VERSION, Replay, TrackWriter, read_replay, to_page
 from gpuvec.replay.drawing import AGENT_STEP, HEADING_STEP, encode_drawing
 from gpuvec.replay.page import BOOT, MODULES, join_modules
-from gpuvec.replay.quantization import encode_observation
+from gpuvec.replay.scene import encode_observation
 from tests.replay.browser import Page, needs_browser
 from tests.replay.player_samples import (
     ACTIONS,

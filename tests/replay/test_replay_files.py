@@ -16,8 +16,7 @@ from gpuvec.drawing.marks import Agents
 from gpuvec.errors import ReplayError
 from gpuvec.replay.document import VERSION, Replay, TrackWriter
 from gpuvec.replay.drawing import AGENT_STEP, HEADING_STEP
-from gpuvec.replay.quantization import encode_observation, encode_rewards
-from gpuvec.replay.scene import draw_frames, episode_events
+from gpuvec.replay.scene import draw_frames, encode_observation, encode_rewards, episode_events
 
 
 def fetch(name, num_envs=2, **params):

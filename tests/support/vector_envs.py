@@ -11,8 +11,7 @@ from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.observations import Time
 from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv
-from gpuvec.testing.compiled_runs.compiled_run import author_actions, random_actions
-from gpuvec.testing.compiled_runs.role_rows import join_roles, split_actions
+from gpuvec.testing.compiled_runs.compiled_run import author_actions, join_roles, random_actions, split_actions
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.vector.env import VectorEnv
 

@@ -10,13 +10,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from tests.support.bundled_envs import SINGLE_AGENT
+from tests.support.compiled_runs import results_of_run
 
 import gpuvec
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError, UnknownParameterError, install_command
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
-from gpuvec.testing.compiled_runs.run_checks import check_equal_runs
+from gpuvec.testing.compiled_runs.compiled_run import check_equal_step
 
 # A walker on a line that must stay near the middle. It has floats, an int and a bool, and draws in reset and step.
 SOURCE = """
@@ -333,13 +333,11 @@ def test_the_simulator_is_checked(write_module):
 def test_different_runs_raise(write_module):
     """The test changes the run, because pure functions cannot depend on the number of rows."""
     env = importlib.import_module(write_module()).ENV
-    run = run_compiled(env, 3, random_actions(env, 8, 3, 0), (0,))[0]
-    check_equal_runs(env, run, run, "both")
-    for field in ("obs", "reward", "terminated", "truncated", "states"):
-        changed = [{k: v.copy() for k, v in x.items()} if isinstance(x, dict) else x.copy() for x in getattr(run, field)]
-        target = changed[5]["v"] if field == "states" else changed[5]
-        target[2] = 1 - target[2]
-        name = {"obs": r"observation\[0\]", "states": "state v"}.get(field, field)
-        t = 5 if field in ("obs", "states") else 6
-        with pytest.raises(AuthoringError, match=f"both differ: after {t} steps environment 2, {name} is"):
-            check_equal_runs(env, run, run._replace(**{field: changed}), "both")
+    _, results = results_of_run(env, 3, 8)
+    check_equal_step(env, 5, results[5], results[5], "both")
+    for name in ("observation", "reward", "terminated", "truncated", "state v"):
+        changed = results[5][name].copy()
+        changed[2] = 1 - changed[2]
+        place = name.replace("observation", r"observation\[0\]")
+        with pytest.raises(AuthoringError, match=f"both differ: after 5 steps environment 2, {place} is"):
+            check_equal_step(env, 5, results[5], {**results[5], name: changed}, "both")

@@ -18,7 +18,7 @@ import pytest
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import load_env
 from gpuvec.testing import check_env, environment_check
-from gpuvec.testing.compiled_runs.recorded_run import load_recorded_run, record_run
+from gpuvec.testing.compiled_runs.compiled_run import load_recorded_run, record_run
 from gpuvec.testing.worker_process import WorkerProcess
 
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -16,9 +16,8 @@ from gpuvec import Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, Vector
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import random_actions
-from gpuvec.testing.compiled_runs.masked_actions import allowed_actions, masked_components
-from gpuvec.testing.races.race_check import check_races
+from gpuvec.testing.compiled_runs.compiled_run import allowed_actions, masked_components, random_actions
+from gpuvec.testing.race_check import check_races
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.testing.target_check.lockstep_pair import LockstepPair
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from tests.support.bundled_envs import BUNDLED_ENVS, MULTI_AGENT
+from tests.support.compiled_runs import run_compiled
 
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError, install_command
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
-from gpuvec.testing.races.race_check import check_races
+from gpuvec.testing.race_check import check_races
 from gpuvec.testing.reference_check import check_against_reference
 
 SOURCE = (Path(__file__).parents[1] / "support" / "hunt_env.py").read_text()
@@ -250,7 +250,7 @@ class TestCorrectEnvironment:
         env = importlib.import_module(write_module()).ENV
         larger = dataclasses.replace(env, params=env.params._replace(runners=30, num_observed=4))
         assert "no two draws of a step have the same number" in check_races(larger, steps=2, seed=1)["draws"]
-        run = run_compiled(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
+        run = run_compiled(larger, 2, 5)
         assert "resets and steps agree to 1e-05, except 0" in check_against_reference(larger, run, 0)
 
     @pytest.mark.slow
@@ -258,7 +258,7 @@ class TestCorrectEnvironment:
         """The test changes the run, because compiled code has the same source."""
         env = importlib.import_module(write_module()).ENV
         for what, name in {"states": "v", "obs": "", "reward": "", "infos": "agent_mask"}.items():
-            run = run_compiled(env, 2, random_actions(env, 5, 2, 0), (0,))[0]
+            run = run_compiled(env, 2, 5)
             assert "except 0" in check_against_reference(env, run, 0)
             for arrays in getattr(run, what):
                 array = arrays[name] if name else arrays

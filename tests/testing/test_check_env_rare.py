@@ -19,11 +19,10 @@ from tests.support.env_sources import DRIFT, RING
 
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import make_run, random_actions, step_results
-from gpuvec.testing.compiled_runs.recorded_run import record_run
-from gpuvec.testing.races.race_check import check_races, check_races_in_run
+from gpuvec.testing.compiled_runs.compiled_run import make_run, random_actions, record_run, step_results
+from gpuvec.testing.environment_check import check_structural
+from gpuvec.testing.race_check import check_races, check_races_in_run
 from gpuvec.testing.reference_check import check_against_reference
-from gpuvec.testing.structural_check import check_structural
 from gpuvec.vector.env import VectorEnv
 
 NUMBERS = itertools.count()

@@ -26,7 +26,7 @@ from gpuvec import MultiAgentEnv
 from gpuvec.cli import main
 from gpuvec.errors import DeviceError
 from gpuvec.registration import load_env
-from gpuvec.testing.target_check import target_comparison, target_process, targets
+from gpuvec.testing.target_check import target_comparison, targets
 from gpuvec.testing.target_check.differences import differences, differs_in_bits, exceeds_tolerance
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport, compare
 
@@ -97,12 +97,12 @@ class TestProcesses:
         comparison_job = ComparisonJob(
             f"{name}:tests/{name}-v0", sim.name, sim.options, sim.variables, 2, 1, 2, modes=("SameStep",)
         )
-        assert target_process.compare_in_processes(comparison_job) == ComparisonReport(num_results=6)
+        assert target_comparison.compare_in_processes(comparison_job) == ComparisonReport(num_results=6)
 
     def test_a_process_that_aborts_is_reported(self, write_module):
         name = write_module(DRIFT)
         dying = write_module("import os, sys\nprint('no such address', file=sys.stderr, flush=True)\nos.abort()\n")
-        result = target_process.compare_in_processes(job(name, dying))
+        result = target_comparison.compare_in_processes(job(name, dying))
         place = "NextStep, before the first reset"
         assert result.difference == f"{place}: the process of the target ended with signal SIGABRT\nno such address"
 
@@ -111,7 +111,7 @@ class TestProcesses:
             write_module(DRIFT),
             write_module(DRIFT, "    v = 0.9", "    while s.turns == 2:\n        push = 0.0\n    v = 0.9"),
         )
-        result = target_process.compare_in_processes(job(right, endless)._replace(time_limit=0.5))
+        result = target_comparison.compare_in_processes(job(right, endless)._replace(time_limit=0.5))
         limit = "a call on cpu or on wrong does not return within 0.5 s of CPU time"
         assert result.difference == f"NextStep, in step 3: {limit}; if it is only slow, raise --time-limit"
 
@@ -132,13 +132,15 @@ class TestProcesses:
     def test_processes_share_their_time(self, write_module):
         name = write_module(DRIFT)
         late = job(name, name)._replace(modes=("NextStep", "Disabled"), compare_seconds=1e-9)
-        assert target_process.compare_in_processes(late, num_processes=2) == ComparisonReport(unfinished="NextStep, Disabled")
+        assert target_comparison.compare_in_processes(late, num_processes=2) == ComparisonReport(
+            unfinished="NextStep, Disabled"
+        )
 
     def test_an_error_in_the_process_is_reported(self, write_module, tmp_path):
         job_file, report = tmp_path / "job.json", tmp_path / "report.json"
         name = write_module(DRIFT)
         job_file.write_text(json.dumps(job(name, name, pusch=1.0)._asdict()))
-        target_process.main(str(job_file), str(report))
+        target_comparison.main(str(job_file), str(report))
         difference = json.loads(report.read_text())["difference"]
         assert difference.startswith("UnknownParameterError: unknown parameter 'pusch'; did you mean 'push'?")
 
@@ -198,7 +200,7 @@ class TestCheckCommand:
     def test_a_broken_rule_fails_before_targets_are_compared(
         self, write_module, capsys, monkeypatch, source, old, new, message
     ):
-        monkeypatch.setattr(target_process, "compare_in_processes", lambda job: pytest.fail("nothing to compare"))
+        monkeypatch.setattr(target_comparison, "compare_in_processes", lambda job: pytest.fail("nothing to compare"))
         name = write_module(source, old, new)
         assert main(["check", f"{name}:tests/{name}-v0"]) == 1
         assert re.search(rf"rules        FAIL  .*{message}", capsys.readouterr().out)

@@ -8,8 +8,7 @@ from tests.support.hunt_env import ENV
 
 from gpuvec import Key, Time
 from gpuvec.testing.reference.checked_functions import CheckedFunctions
-from gpuvec.testing.reference.python_reference import PythonReference
-from gpuvec.testing.reference.reduced_values import reduce
+from gpuvec.testing.reference.python_reference import PythonReference, reduce
 
 
 @pytest.fixture

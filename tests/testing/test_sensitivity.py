@@ -16,11 +16,15 @@ from tests.support.wrong_targets import comparison_with as job
 
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.testing.target_check import target_comparison
-from gpuvec.testing.target_check.differences import differences
+from gpuvec.testing.target_check.differences import differences, make_result_layout
 from gpuvec.testing.target_check.lockstep_pair import LockstepPair
-from gpuvec.testing.target_check.result_layout import make_result_layout
-from gpuvec.testing.target_check.sensitivity import MAX_PERTURBATIONS, differing_part, is_sensitive
-from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
+from gpuvec.testing.target_check.target_comparison import (
+    MAX_PERTURBATIONS,
+    ComparisonJob,
+    compare,
+    differing_part,
+    is_sensitive,
+)
 from gpuvec_envs import epidemic_economy, rice_n, rice_rules
 
 # After ten steps the age is 1.0000001.

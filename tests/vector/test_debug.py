@@ -16,7 +16,7 @@ from tests.support.vector_envs import make_envs
 
 from gpuvec import Floats, Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, VectorEnv, each, uniform
 from gpuvec.errors import AuthoringError
-from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
+from gpuvec.testing.compiled_runs.compiled_run import allowed_actions
 from gpuvec.testing.step_checks import StepChecks
 
 TABLE = np.arange(5, dtype=np.float32)

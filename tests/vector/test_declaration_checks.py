@@ -20,7 +20,7 @@ from gpuvec import Features, Floats, Ints, Key, Observation, Time, assign, each
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.metric_kinds import metric_kinds
 from gpuvec.errors import AuthoringError, OutOfMemoryError
-from gpuvec.testing.races.race_check import check_races
+from gpuvec.testing.race_check import check_races
 from gpuvec.testing.reference.python_reference import PythonReference
 
 

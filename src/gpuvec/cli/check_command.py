@@ -132,12 +132,12 @@ def _compare_with_cpu(targets: Sequence[CheckTarget], jobs: Sequence[ComparisonJ
     Returns:
         1 if a target differs, otherwise 2 if the comparison with one did not end in its time, else 0.
     """
-    from gpuvec.testing.target_check import target_process
+    from gpuvec.testing.target_check.target_comparison import compare_in_processes
 
     reports = []
     for target, job in zip(targets, jobs, strict=True):
         print_lines(f"{target.name:<12} running {job.num_envs} environments in {len(job.modes)} autoreset modes ...")
-        reports.append(target_process.compare_in_processes(job, os.cpu_count() or 1))
+        reports.append(compare_in_processes(job, os.cpu_count() or 1))
         print_lines(*f"{target.name:<12} {_describe_report(job, reports[-1])}".splitlines())
     if any(report.difference for report in reports):
         return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -12,32 +13,43 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
+from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
+from gpuvec.engine.backends.cuda.cpp.source import compile_source
+from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at, step_function
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.errors import AuthoringError
+from gpuvec.engine.layout.structure import shape_differences
+from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, SingleAgentEnv
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, random_actions, run_compiled, short_episode_steps
-from gpuvec.testing.compiled_runs.crash_explanation import explain_crash, explain_error
-from gpuvec.testing.compiled_runs.nonfinite_explanation import explain_nonfinite
-from gpuvec.testing.compiled_runs.recorded_run import load_recorded_run, record_run
-from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError
-from gpuvec.testing.compiled_runs.run_checks import check_equal_runs, check_spaces
-from gpuvec.testing.cuda_cpp_check import check_cuda_results, check_cuda_source
+from gpuvec.testing.compiled_runs.compiled_run import (
+    CompiledRun,
+    check_equal_step,
+    load_recorded_run,
+    random_actions,
+    record_run,
+    short_episode_steps,
+    step_results,
+)
+from gpuvec.testing.compiled_runs.explanations import explain_crash, explain_error, explain_nonfinite
+from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError, check_spaces
 from gpuvec.testing.draw_check import check_draws
 from gpuvec.testing.kernel_check import compile_kernels, missing_compiler
-from gpuvec.testing.races.race_check import NUM_STEPS, check_races, check_races_in_run
-from gpuvec.testing.reference.author_calls import call_checked
-from gpuvec.testing.reference.time_limit import limit_calls
+from gpuvec.testing.race_check import NUM_STEPS, check_races, check_races_in_run
+from gpuvec.testing.reference.author_calls import call_checked, limit_calls
 from gpuvec.testing.reference_check import check_against_reference
-from gpuvec.testing.structural_check import check_structural
-from gpuvec.testing.type_check import multi_agent_types, single_agent_types
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
+from gpuvec.testing.target_check.targets import CUDA_C_ON_CPU
+from gpuvec.testing.type_check import check_multi_agent_types, check_single_agent_types
 from gpuvec.testing.worker_process import WorkerError, WorkerProcess
+from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.env_params import apply_params
 
 TIME_LIMIT = 20.0  # CPU seconds; a call usually takes milliseconds
 REPLAY_SECONDS = 1.0  # CPU seconds; plain Python repeats about 20,000 steps of a small environment in them
 NUM_SIMULATED_ENVS, NUM_SIMULATED_STEPS = 5, 12  # a simulated thread is a Python thread
+NUM_CUDA_ENVS, MAX_CUDA_STEPS = 9, 40  # of functions in CUDA C++ that run on the CPU
 DEFAULT_EPISODE_STEPS = 1000  # the length of an episode if the environment has no step limit
 MAX_STEPS = 4000  # the limit of the default number of steps
 MAX_RESULT_BYTES = 2**27  # the limit of the results of a run, which are stored on disk
@@ -51,17 +63,11 @@ class Check(NamedTuple):
     detail: str  # what was checked, or why the check did not run on this machine and what it needs
 
 
-class _Checks:
-    """The checks that have finished. Each is reported to `progress` at once."""
+def _ignore(name: str, detail: str, ran: bool = True) -> None:
+    """Reports no check: an error is what is looked for."""
 
-    def __init__(self, progress: Callable[[Check], None] | None) -> None:
-        self.finished: list[Check] = []
-        self._progress = progress
 
-    def add(self, name: str, detail: str, ran: bool = True) -> None:
-        self.finished.append(Check(name, ran, detail))
-        if self._progress is not None:
-            self._progress(self.finished[-1])
+Add = Callable[..., None]  # reports a check that has finished, by its name, its detail and whether it ran
 
 
 class _RunSize(NamedTuple):
@@ -111,26 +117,44 @@ def check_env(
         AuthoringError: the environment has a fault; the message names the place and a remedy.
         ValueError: `num_envs` or `steps` below 1, `time_limit` not above 0, or `replay_seconds` below 0.
     """
-    _check_arguments(num_envs, steps, time_limit, replay_seconds)
+    for name, value in {"num_envs": num_envs, "steps": steps}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value!r}.")
+    if not time_limit > 0:
+        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit!r}.")
+    if not replay_seconds >= 0:
+        raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {replay_seconds!r}.")
     env = resolve(env, params)
-    checks = _Checks(progress)
+    checks = list[Check]()
+
+    def add(name: str, detail: str, ran: bool = True) -> None:
+        checks.append(Check(name, ran, detail))
+        if progress is not None:
+            progress(checks[-1])
+
     size = _run_size(env, num_envs, steps)
     missing = missing_compiler() if kernels else "skipped because of kernels=False"
-    checks.add("parameters", check_structural(env))
+    add("parameters", check_structural(env))
     with (
         limit_calls(call_checked, time_limit),
         # The worker processes compile while this process checks the functions.
         WorkerProcess(record_run, env, **size._asdict(), seed=seed, time_limit=time_limit) as runner,
         nullcontext() if missing else WorkerProcess(compile_kernels, env) as compiler,
     ):
-        _check_functions(checks, env, seed)
+        if isinstance(env, SingleAgentEnv):
+            add("types", check_single_agent_types(env))
+            add("draws", check_draws(env))
+        else:
+            add("types", check_multi_agent_types(env))
+            for name, detail in check_races(env, NUM_STEPS, seed).items():
+                add(name, detail)
         seeds = _answer_with_line(runner, env, size, seed, time_limit)
-        _check_run(checks, env, load_recorded_run(runner.folder, size.limit), seed, replay_seconds)
-        checks.add("seeds", seeds)
-        _check_simulator(checks, env, seed)
-        _check_cuda_c(checks, env, seed, compiles=compiler is not None)
-        checks.add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
-    return checks.finished
+        _check_run(add, env, load_recorded_run(runner.folder, size.limit), seed, replay_seconds)
+        add("seeds", seeds)
+        _check_simulator(add, env, seed)
+        _check_cuda_c(add, env, seed, compiles=compiler is not None)
+        add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
+    return checks
 
 
 def resolve(env: Environment | str, params: Mapping[str, Any]) -> Environment:
@@ -153,16 +177,6 @@ def resolve(env: Environment | str, params: Mapping[str, Any]) -> Environment:
     return apply_params(load_env(env), params, (), 1)[0]
 
 
-def _check_arguments(num_envs: int, steps: int | None, time_limit: float, replay_seconds: float) -> None:
-    for name, value in {"num_envs": num_envs, "steps": steps}.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value!r}.")
-    if not time_limit > 0:
-        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit!r}.")
-    if not replay_seconds >= 0:
-        raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {replay_seconds!r}.")
-
-
 def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
     """The size of the run, which by default continues beyond the end of episodes as far as `MAX_RESULT_BYTES` allows."""
     limit = env.max_episode_steps
@@ -183,56 +197,127 @@ def _answer_with_line(runner: WorkerProcess, env: Environment, size: _RunSize, s
         return runner.answer()
     except WorkerError as error:
         run = load_recorded_run(runner.folder, size.limit)
-        check_run = partial(_check_run, _Checks(None), env, seed=seed, replay_seconds=REPLAY_SECONDS)
+        check_run = partial(_check_run, _ignore, env, seed=seed, replay_seconds=REPLAY_SECONDS)
         explain_crash(env, run, error, size.num_envs, seed, time_limit, check_run)
     except AuthoringError:
         run = load_recorded_run(runner.folder, size.limit)
         explain_error(env, run, size.num_envs, seed)
         if run is not None:  # Runs that differ may read other memory, whose index plain Python shows.
-            _check_run(_Checks(None), env, run, seed, REPLAY_SECONDS)
+            _check_run(_ignore, env, run, seed, REPLAY_SECONDS)
         raise
 
 
-def _check_functions(checks: _Checks, env: Environment, seed: int) -> None:
-    """Checks the author's functions without compiled runs."""
-    if isinstance(env, SingleAgentEnv):
-        checks.add("types", single_agent_types.check_types(env))
-        checks.add("draws", check_draws(env))
-        return
-    checks.add("types", multi_agent_types.check_types(env))
-    for name, detail in check_races(env, NUM_STEPS, seed).items():
-        checks.add(name, detail)
-
-
-def _check_run(checks: _Checks, env: Environment, run: CompiledRun | None, seed: int, replay_seconds: float) -> None:
+def _check_run(add: Add, env: Environment, run: CompiledRun | None, seed: int, replay_seconds: float) -> None:
     """Checks the results of the compiled run."""
     assert run is not None, "the worker process has answered"
     try:
-        checks.add("spaces", check_spaces(env, run))
+        add("spaces", check_spaces(env, run))
     except NonFiniteResultError as error:
         raise explain_nonfinite(env, run, error, seed) from None
     if not isinstance(env, SingleAgentEnv):
         replay_seconds /= 2  # half of the time for each of the two checks
-        checks.add("rare states", check_races_in_run(env, run, seed, replay_seconds))
-    checks.add("plain Python", check_against_reference(env, run, seed, replay_seconds))
+        add("rare states", check_races_in_run(env, run, seed, replay_seconds))
+    add("plain Python", check_against_reference(env, run, seed, replay_seconds))
 
 
-def _check_cuda_c(checks: _Checks, env: Environment, seed: int, compiles: bool) -> None:
+def _check_cuda_c(add: Add, env: Environment, seed: int, compiles: bool) -> None:
     """Checks functions in CUDA C++, if there are any, in this process, so that warnings of the compilers are shown."""
     if env.cuda_c is None or numba_cuda.SIMULATED:
         return
     if compiles:
         check_cuda_source(env)
-    ran, detail = check_cuda_results(env, seed)
-    checks.add("CUDA C++", detail, ran)
+    limit = min(MAX_CUDA_STEPS, env.max_episode_steps or MAX_CUDA_STEPS)
+    job = ComparisonJob(env, CUDA_C_ON_CPU.name, CUDA_C_ON_CPU.options, {}, NUM_CUDA_ENVS, 1, limit, seed, modes=("SameStep",))
+    try:
+        host_compiler()
+        report = compare(job)
+    except MissingExtraError as error:
+        add("CUDA C++", str(error), ran=False)
+        return
+    except AuthoringError as error:
+        if "does not compile for a CPU" not in str(error):
+            raise
+        add("CUDA C++", str(error), ran=False)
+        return
+    if report.difference:
+        raise authoring_error(step_function(env), f"its results in CUDA C++ differ: {report.difference}")
+    agreement = "bit-identical to Python's" if report.identical else "equal to Python's, floats to 1e-5"
+    add("CUDA C++", f"{report.num_results:,} results are {agreement}")
 
 
-def _check_simulator(checks: _Checks, env: Environment, seed: int) -> None:
+def _check_simulator(add: Add, env: Environment, seed: int) -> None:
     """Compares a few steps in Numba's CUDA simulator with the CPU, if the simulator is enabled in this process."""
     if not numba_cuda.SIMULATED:
-        checks.add("simulator", "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in another process", ran=False)
+        add("simulator", "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in another process", ran=False)
         return
     actions = random_actions(env, NUM_SIMULATED_STEPS, NUM_SIMULATED_ENVS, seed)
-    run, other = (run_compiled(env, NUM_SIMULATED_ENVS, actions, (seed,), device)[0] for device in ("cpu", "simulator"))
-    check_equal_runs(env, run, other, "the CPU and the CUDA simulator")
-    checks.add("simulator", "equals the CPU bit for bit")
+    options: dict[str, Any] = {"output": "numpy", "max_episode_steps": short_episode_steps(NUM_SIMULATED_STEPS)}
+    both = [VectorEnv(env, NUM_SIMULATED_ENVS, device=device, **options) for device in ("cpu", "simulator")]
+    runs = (step_results(envs, actions.copy(), seed) for envs in both)
+    for t, (expected, actual) in enumerate(zip(*runs, strict=True)):
+        check_equal_step(env, t, expected, actual, "the CPU and the CUDA simulator")
+    add("simulator", "equals the CPU bit for bit")
+
+
+def check_structural(env: Environment) -> str:
+    """Varies each parameter that is not in `structural`, and compares all shapes: agents, spaces, fields, tables, neighbors.
+
+    Values for which the environment's `check` or a function of its declaration raises an error are skipped.
+
+    Args:
+        env: the environment.
+
+    Returns:
+        What was checked, as text.
+
+    Raises:
+        AuthoringError: a shape depends on a parameter that is not in `structural`.
+    """
+    structural = env.structural
+    num_varied = 0
+    for name, value in env.params._asdict().items():
+        others = [other for other in _other_values(value) if name not in structural]
+        for other in others:
+            try:
+                changed = dataclasses.replace(env, params=env.params._replace(**{name: other}))
+                if env.check is not None:
+                    env.check(changed.params)
+                changes = shape_differences(env, changed)
+            except (ArithmeticError, AssertionError, AuthoringError, LookupError, TypeError, ValueError):
+                continue  # values that make no sense together
+            num_varied += 1
+            if changes:
+                problem = f"shapes depend on parameter {name!r}: with {other!r} {'; '.join(changes)}"
+                raise AuthoringError(f"{problem}; put {name!r} into structural=(...).")
+    return f"with {num_varied} other values of parameters that are not structural all shapes stay the same"
+
+
+def _other_values(value: float) -> list[float]:
+    """Other values of the same type, near the value."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1, 2 * value + 1]
+    return [value * 1.1 if value else 0.1, value * 0.9 if value else -0.1, value + 1.0, value - 1.0, value * 2.0]
+
+
+def check_cuda_source(env: Environment) -> None:
+    """Compiles the functions of an environment in CUDA C++, and checks that they compute nothing in float64.
+
+    Args:
+        env: the environment.
+
+    Raises:
+        AuthoringError: a function cannot be compiled, or computes in float64; the message names the line.
+    """
+    source, file, line = make_cuda_functions(env, ()).source, "", 0
+    ptx = compile_source(source, (9, 0), "ptx").decode()
+    files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
+    for text in ptx.splitlines():
+        if location := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
+            file, line = files[location[1]], int(location[2])
+        # A declaration of a register, `.reg .f64`, begins with a dot and does not match.
+        elif re.match(r"\s*[a-z]\S*\.f64\b", text) and file == str(source.file):
+            raise authoring_error_at(
+                source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf"
+            )

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.observations import Time
-from gpuvec.phases import AGENTS, WORLD, Assign, Each, Reduction, first_function
-from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
-from gpuvec.testing.compiled_runs.compiled_run import METRIC, CompiledRun
-from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
-from gpuvec.testing.draw_check import check_distinct_draws
-from gpuvec.testing.env_replay import MultiAgentReplay, Results, SingleAgentReplay
-from gpuvec.testing.recorded_draws import RecordedDraws
-from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
-from gpuvec.testing.reference.fault_place import fault_place
-from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.phases import first_function
+from gpuvec.spec import Environment
+from gpuvec.testing.compiled_runs.compiled_run import METRIC, CompiledRun, Moment, RunMoments
+from gpuvec.testing.draw_check import AgentDraws, check_distinct_draws, record_agent_draws
+from gpuvec.testing.reference.author_calls import fault_place
+from gpuvec.testing.reference.checked_functions import CheckedKey, Draw, record_draws
+from gpuvec.testing.reference.python_reference import PythonReference, Results, index_set_of
 from gpuvec.testing.target_check.differences import TOLERANCE, exceeds_tolerance
 
 MAX_DIFFERENT_SHARE = 0.01  # of moments, for comparisons near a threshold and angles near their wrap
@@ -46,16 +42,20 @@ def check_against_reference(env: Environment, run: CompiledRun, seed: int, secon
     Raises:
         AuthoringError: plain Python shows a fault, or results differ too often; the message names the first.
     """
-    moments, comparison = RunMoments(run, seed), _Comparison()
+    moments, comparison, reference = RunMoments(run, seed), _Comparison(), PythonReference(env)
+    num_agents, agents = len(reference.agents), None
     with record_draws() as draws:
-        if isinstance(env, SingleAgentEnv):
-            count, repeat = NUM_CALLS // 2, _repeat_single(env, draws)
-        else:
-            count, repeat = _repeat_multi(env, draws)
+        count, recorded = NUM_CALLS // 2, None
+        if not reference.is_single_agent:
+            recorded = record_agent_draws(reference, draws)
+            observers = np.unique(np.linspace(0, num_agents - 1, NUM_OBSERVERS).astype(int)).tolist()
+            count = max(1, NUM_AGENT_CALLS // _calls_per_moment(reference, len(observers)))
         for k, (t, row) in enumerate(moments.select(count, seconds)):
             moment = moments.at(t, row)
+            if recorded is not None:
+                agents = observers if k < count else [(t + row) % num_agents]
             with fault_place(moment.place()):
-                expected = repeat(moment, k >= count)
+                expected = _repeat(reference, moment, agents, draws, recorded)
             comparison.add((t, row), expected, _compiled_results(run, moment, expected))
     different = sorted(comparison.different())
     if len(different) > MAX_DIFFERENT_SHARE * comparison.count:
@@ -130,55 +130,28 @@ def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[
     return [(name + place, a[index].item(), b[index].item())]
 
 
-def _repeat_single(env: SingleAgentEnv, draws: list[Draw]) -> Callable[[Moment, bool], Results]:
-    """Returns a function that repeats a reset or a step of a `SingleAgentEnv`."""
-    replay = SingleAgentReplay(env)
-
-    def repeat(m: Moment, is_further: bool) -> Results:
-        draws.clear()
-        results = _repeat(replay, m)
+def _repeat(
+    reference: PythonReference, m: Moment, agents: Sequence[int] | None, draws: list[Draw], recorded: AgentDraws | None
+) -> Results:
+    """Repeats a reset, after which a run has the observations of `agents` alone, or a step, after which it has all outputs."""
+    t = Time(m.key.step, m.limit)
+    draws.clear()
+    if recorded is not None:
+        recorded.begin_step(reference.make_state(m.before))
+    fields, step_values = reference.repeat(m.before, m.action, CheckedKey(*m.key), t)
+    if recorded is None:
         check_distinct_draws(draws)
-        return results | _repeat_outputs(replay, m, None)
-
-    return repeat
-
-
-def _repeat_multi(env: MultiAgentEnv, draws: list[Draw]) -> tuple[int, Callable[[Moment, bool], Results]]:
-    """Returns a number of moments, and a function that repeats a reset or a step of a `MultiAgentEnv`."""
-    replay = MultiAgentReplay(env)
-    reference = replay.reference
-    recorded_draws = RecordedDraws(reference, draws)
-    num_agents = len(reference.agents)
-    observers = np.unique(np.linspace(0, num_agents - 1, NUM_OBSERVERS).astype(int)).tolist()
-
-    def repeat(m: Moment, is_further: bool) -> Results:
-        agents = [(m.t + m.row) % num_agents] if is_further else observers
-        recorded_draws.begin_step(reference.make_state(m.before))
-        results = _repeat(replay, m) | _repeat_outputs(replay, m, agents)
-        rows = zip(agents, results.pop("observation"), strict=True)
-        return results | {_obs_name(i): row for i, row in rows}
-
-    return max(1, NUM_AGENT_CALLS // _calls_per_moment(reference, len(observers))), repeat
-
-
-def _repeat(replay: SingleAgentReplay | MultiAgentReplay, m: Moment) -> Results:
-    """The fields of the state after a reset or a step, and the other results of a step."""
-    key = CheckedKey(*m.key)
+    outputs = reference.outputs(m.after, t, agents)
     if m.key.step == 0:
-        return dict(replay.reset(m.before, key))
-    assert m.action is not None, "a step has an action"
-    state, results = replay.step(m.before, m.action, key, Time(m.key.step, m.limit))
-    return {**state, **results}
-
-
-def _repeat_outputs(replay: SingleAgentReplay | MultiAgentReplay, m: Moment, agents: Sequence[int] | None) -> Results:
-    """What is computed from the compiled state after a reset or a step; a run has the observations of a reset alone."""
-    outputs = replay.observe(m.after, Time(m.key.step, m.limit), agents)
-    if m.key.step == 0:
-        return {"observation": outputs["observation"]}
-    if replay.reference.env.metrics is not None:
-        outputs |= {METRIC + name: x for name, x in replay.metrics(m.after, m.metrics_before, m.key.step).items()}
-    return outputs
+        outputs = {"observation": outputs["observation"]}
+    elif reference.env.metrics is not None:
+        metrics = reference.metrics(reference.make_state(m.after), m.metrics_before, m.key.step)
+        outputs |= {METRIC + name: x for name, x in metrics.items()}
+    results = fields | step_values | outputs
+    if agents is None:
+        return results
+    rows = zip(agents, results.pop("observation"), strict=True)
+    return results | {_obs_name(i): row for i, row in rows}
 
 
 def _obs_name(i: int) -> str:
@@ -190,12 +163,5 @@ def _calls_per_moment(reference: PythonReference, num_observers: int) -> int:
     num_agents = len(reference.agents)
     candidates = num_agents if reference.schema.search else 0
     calls_per_observer = max(part.observation.max_neighbors for part in reference.schema.parts) + candidates + 1
-    num_calls = sum(math.prod(reference.schema.sets[_index_set(phase)]) for phase in reference.env.phases)
-    return num_calls + num_agents * 4 + num_observers * calls_per_observer
-
-
-def _index_set(phase: Any) -> str:
-    """The name of the set for whose elements a phase calls its function."""
-    if isinstance(phase, Reduction):
-        return phase.over
-    return phase.index_set if isinstance(phase, Each) else WORLD if isinstance(phase, Assign) else AGENTS
+    num_calls = sum(math.prod(reference.schema.sets[index_set_of(phase)]) for phase in reference.env.phases)
+    return int(num_calls + num_agents * 4 + num_observers * calls_per_observer)

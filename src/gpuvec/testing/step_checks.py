@@ -20,13 +20,11 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.observations import Time
 from gpuvec.spec import Environment
+from gpuvec.testing.compiled_runs.compiled_run import join_roles
 from gpuvec.testing.compiled_runs.result_checks import ResultChecks
-from gpuvec.testing.compiled_runs.role_rows import join_roles
-from gpuvec.testing.env_replay import MultiAgentReplay, SingleAgentReplay, State, make_replay
-from gpuvec.testing.reference.author_calls import call_checked
-from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
-from gpuvec.testing.reference.fault_place import fault_place
-from gpuvec.testing.reference.time_limit import limit_calls
+from gpuvec.testing.reference.author_calls import call_checked, fault_place, limit_calls
+from gpuvec.testing.reference.checked_functions import CheckedKey, record_draws
+from gpuvec.testing.reference.python_reference import PythonReference, Results
 from gpuvec.vector.host_copies import to_host
 
 TIME_LIMIT = 20.0  # CPU seconds of one call, after which a loop counts as endless
@@ -55,12 +53,12 @@ class StepChecks:
         self._simulation, self._env = simulation, env
         self._limit = simulation.options.max_episode_steps or NO_STEP_LIMIT
         self._autoreset = simulation.options.autoreset
-        self._replays: dict[Any, SingleAgentReplay | MultiAgentReplay] = {}
+        self._references: dict[Any, PythonReference] = {}
         self._checks = ResultChecks(env, simulation.num_envs)
         self._times = np.zeros(simulation.num_envs, np.int32)
         self._clock = 0
 
-    def before_step(self, actions: Any) -> list[State | None]:
+    def before_step(self, actions: Any) -> list[Results | None]:
         """Repeats the step that the device is about to make; waits for the device.
 
         Args:
@@ -113,9 +111,10 @@ class StepChecks:
         with limit_calls(call_checked, TIME_LIMIT), record_draws():
             for row in np.flatnonzero(is_reset).tolist():
                 with fault_place(f"in the reset of environment {row}"):
-                    replay, start = self._replay(moments, row, options), _row(moments.states, row)
-                    replay.reset(start, _key(moments, row, moments.keys[row, 3], 0))
-                    self._observe(replay, start, Time(0, self._limit), row)
+                    reference, start = self._reference(moments, row, options), _row(moments.states, row)
+                    t = Time(0, self._limit)
+                    reference.repeat(start, None, _key(moments, row, moments.keys[row, 3], 0), t)
+                    self._observe(reference, start, t, row)
         self._check_results(obs, is_reset)
 
     def _moments(self) -> _Moments:
@@ -138,21 +137,19 @@ class StepChecks:
             int(clock),
         )
 
-    def _replay(self, moments: _Moments, row: int, options: Mapping[str, float]) -> SingleAgentReplay | MultiAgentReplay:
+    def _reference(self, moments: _Moments, row: int, options: Mapping[str, float]) -> PythonReference:
         """The functions of an env with the parameters of its row."""
         default = self._simulation.env.params
         types = {name: type(value) for name, value in default._asdict().items()}
         changed = {name: types[name](values[row]) for name, values in moments.params.items()}
         params = default._replace(**changed, **{name: types[name](value) for name, value in options.items()})
-        if params not in self._replays:
-            self._replays[params] = make_replay(dataclasses.replace(self._env, params=params))
-        return self._replays[params]
+        if params not in self._references:
+            self._references[params] = PythonReference(dataclasses.replace(self._env, params=params))
+        return self._references[params]
 
     def _author_values(self, actions: Any) -> NDArray[Any]:
         """The actions (E, ...) as author functions receive them, with the largest action in place of one out of range."""
-        schema = self._simulation.schema
-        host = {k: to_host(v) for k, v in actions.items()} if isinstance(actions, Mapping) else to_host(actions)
-        joined = join_roles(host, schema)
+        schema, joined = self._simulation.schema, self._joined(actions)
         values = joined.reshape(len(joined), schema.num_agents, -1).copy()
         if isinstance(schema, MultiAgentSchema):
             parts = [(slice(part.first_agent, part.first_agent + part.num_agents), part.action_space) for part in schema.parts]
@@ -167,37 +164,34 @@ class StepChecks:
         result: NDArray[Any] = values.reshape(joined.shape).astype(dtype)
         return result
 
-    def _repeat_step(self, moments: _Moments, row: int, action: NDArray[Any]) -> State | None:
+    def _repeat_step(self, moments: _Moments, row: int, action: NDArray[Any]) -> Results | None:
         """Repeats the step of an env, with the reset before or after it that belongs to it."""
-        time, state, replay = int(moments.times[row]), _row(moments.states, row), self._replay(moments, row, {})
+        time, state, reference = int(moments.times[row]), _row(moments.states, row), self._reference(moments, row, {})
         t, key = Time(time, self._limit), _key(moments, row, moments.keys[row, 3], time)
-        if time <= 0:
-            if self._autoreset is not AutoresetMode.NEXT_STEP:
-                return None
-            with fault_place(f"in the reset of environment {row} in step {moments.clock}"):
-                state = replay.reset(state, key)
-                self._observe(replay, state, t, row)
-            return state
-        with fault_place(f"in step {moments.clock} of environment {row}, step {time} of its episode"):
-            state, results = replay.step(state, action, key, t)
-            has_ended = results["terminated"] or time >= self._limit
-            self._observe(replay, state, t, row, has_ended)
-            if self._env.metrics is not None:
-                replay.metrics(state, {}, 1)  # The values of this step alone.
-        if self._autoreset is AutoresetMode.SAME_STEP and has_ended:
+        if time > 0:
+            with fault_place(f"in step {moments.clock} of environment {row}, step {time} of its episode"):
+                state, results = reference.repeat(state, action, key, t)
+                has_ended = results["terminated"] or time >= self._limit
+                self._observe(reference, state, t, row, has_ended)
+                if self._env.metrics is not None:
+                    reference.metrics(reference.make_state(state), {}, 1)  # The values of this step alone.
+            if self._autoreset is not AutoresetMode.SAME_STEP or not has_ended:
+                return state
             episode = (moments.clock - int(moments.origin[row])) % 2**32
-            with fault_place(f"in the reset of environment {row} in step {moments.clock}"):
-                state = replay.reset(state, _key(moments, row, episode, 0))
-                self._observe(replay, state, Time(0, self._limit), row)
+            t, key = Time(0, self._limit), _key(moments, row, episode, 0)
+        elif self._autoreset is not AutoresetMode.NEXT_STEP:
+            return None
+        with fault_place(f"in the reset of environment {row} in step {moments.clock}"):
+            state, _ = reference.repeat(state, None, key, t)
+            self._observe(reference, state, t, row)
         return state
 
-    def _observe(
-        self, replay: SingleAgentReplay | MultiAgentReplay, state: State, t: Time, row: int, has_ended: bool = False
-    ) -> None:
+    def _observe(self, reference: PythonReference, state: Results, t: Time, row: int, has_ended: bool = False) -> None:
         """Repeats the functions of observations and masks, and checks masks unless the episode has ended."""
-        results = replay.observe(state, t)
+        results = reference.outputs(state, t)
         if "action_mask" in results and not has_ended:
-            self._checks.check_masks(results["action_mask"][None], replay.acting(state)[None], self._clock, row)
+            acting = reference.acting(reference.make_state(state))
+            self._checks.check_masks(results["action_mask"][None], acting[None], self._clock, row)
 
     def _check_results(self, obs: Any, is_reset: NDArray[np.bool_]) -> None:
         """Checks the states and the observations of all envs."""
@@ -210,7 +204,7 @@ class StepChecks:
         return join_roles(by_role, self._simulation.schema)  # type: ignore[no-any-return]  # an array
 
 
-def _row(states: Mapping[str, NDArray[Any]], row: int) -> State:
+def _row(states: Mapping[str, NDArray[Any]], row: int) -> Results:
     return {name: values[row] for name, values in states.items()}
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +26,11 @@ import cloudpickle  # type: ignore[import-untyped]  # it has no types
 from gpuvec.errors import AuthoringError
 from gpuvec.python_command import python_command
 from gpuvec.spec import Environment
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 COMMAND = "from gpuvec.testing.worker_process import main; main(sys.argv[1], int(sys.argv[2]))"
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -143,3 +151,21 @@ def main(folder: str, parent: int) -> None:
     except AuthoringError as error:
         fault, text = True, str(error)
     (Path(folder) / ANSWER).write_text(json.dumps({"fault": fault, "text": text}))
+
+
+def allow_cpu_time(seconds: float) -> None:
+    """Sets the CPU time after which SIGXCPU ends this process, counted from now. Where there are no such limits, it warns.
+
+    Args:
+        seconds: the CPU time of all threads together, rounded up; infinity for no limit.
+    """
+    if resource is None:
+        if not math.isinf(seconds):
+            warnings.warn("this system has no limit of CPU time: end a call that does not return yourself.", stacklevel=2)
+        return
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if math.isinf(seconds):
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+        return
+    soft = math.ceil(time.process_time() + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))

@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cached_property
 from os import getpid
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.declaration_checks import describe_value
-from gpuvec.engine.backends.device import Device, has_several_gpus, parse_device
+from gpuvec.engine.backends.device import Device, has_several_gpus, parse_device, refuse_fork
+from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.backends.kernel_set import import_gpu_modules
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffers import Buffer, KernelOptions
+from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
+from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, is_unbounded, stored_action_dtype
+from gpuvec.errors import FixedParameterError, StateError
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
-from gpuvec.vector import env_arguments, env_state
+from gpuvec.vector import copying, env_arguments, env_state
 from gpuvec.vector.action_faults import take_action_error
 from gpuvec.vector.actions import Actions
-from gpuvec.vector.copying import Copyable
 from gpuvec.vector.debug_checks import make_debug_checks
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.framework import make_framework
 from gpuvec.vector.native_arrays import as_native, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.rendering import Frames, LastActions, takes_action
+from gpuvec.vector.reset_arguments import (
+    NUM_SEEDS,
+    RowStreams,
+    make_seeding,
+    parse_options,
+    parse_reset_mask,
+    reset_option_values,
+)
 from gpuvec.vector.role_arrays import RoleActions, RoleOutputs
-
-# Gymnasium's class is a direct base as well because skrl does not look at indirect ones.
+from gpuvec.vector.roles import agents_by_role
+from gpuvec.vector.spaces import batched_space, space_by_role, space_of_agents
+from gpuvec.vector.stored_rollouts import Rollout, RolloutBuffers, RolloutStorage
 
 # Outputs that are infos of both a reset and a step
 INFO_OUTPUTS = ("action_mask", "to_move", "critic_obs")
 
 
-class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
+def _require_name(name: object) -> None:
+    """Raises TypeError unless the name of an attribute is text."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an attribute or a parameter must be text, got {describe_value(name)}.")
+
+
+class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """`num_envs` copies of an environment, stepped by one kernel; `gymnasium.make_vec("gpuvec/...", num_envs=E)` builds it.
 
     `step` runs asynchronously and copies nothing: outputs are arrays of the framework `output`, over the memory that the
@@ -79,6 +103,11 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         ValueError, UnknownParameterError, DeviceError, MissingExtraError, OutOfMemoryError: arguments that this environment or
             this machine does not support.
     """
+
+    _constructor_arguments: dict[str, Any]  # those that no other attribute holds
+    _seed: int | tuple[int | None, ...] | None  # of the last seeded reset
+    _spec: Any
+    _storage: dict[tuple[int, bool, str], RolloutStorage]
 
     def __init__(
         self,
@@ -178,6 +207,83 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self._metric_indices = {name: names.index(f"metric_{name}") for name in self.metric_names}
         self._flags_index = names.index("agent_mask") if "agent_mask" in names else None
         self._has_several_gpus = self._device.kind == "cuda" and has_several_gpus()
+
+    def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode in every row, or in the rows of `options["reset_mask"]`; the other rows continue theirs.
+
+        Args:
+            seed: an int s seeds row k by (s, k); a sequence of E ints or None seeds row k by (seed[k], 0); a `RowStreams`,
+                which resets all rows, seeds row k by (seeds[k], rows[k]); None continues the rows' own random numbers.
+            options: "reset_mask", (E,) bool of any array type, and the environment's own reset options. Never modified. A mask
+                without a True is an error if it is on the host. A mask on a GPU is not read, since the host would have to
+                wait for it; there, a mask without a True resets nothing.
+
+        Returns:
+            The observations of all rows, and infos: "action_mask" of an environment with `allowed`, "to_move" with turns,
+            "critic_obs" with `critic_observation`.
+
+        Raises:
+            TypeError, ValueError, UnknownParameterError, gymnasium.error.Error: seeds or options of a wrong kind or value.
+            gymnasium.error.ResetNeeded: the first reset leaves rows out.
+        """
+        self._check_usable(needs_reset=False)
+        if seed is None and not self._was_reset:
+            seed = int(self.np_random.integers(2**63))
+        options = parse_options(options)
+        stream_words = seed.words(self.num_envs) if isinstance(seed, RowStreams) else None
+        if stream_words is not None and options.get("reset_mask") is not None:
+            raise ValueError("RowStreams seed all rows: call reset without a reset_mask.")
+        seeding = make_seeding(None if stream_words is not None else seed, self.num_envs, self._device)
+        option_values = reset_option_values(self._env, options, self.simulation.options.per_env, self._stored_values)
+        self.check()
+        stream = self._stream()
+        with on_stream(self._device, stream):
+            mask = self._rows_to_reset(options)
+            outputs, arrays = self._outputs.take(stream)
+            if stream_words is not None:
+                env_state.set_row_streams(self.simulation, stream_words)
+            self.simulation.reset(
+                stream,
+                0 if mask is None else address_of(mask),
+                0 if seeding.rows is None else address_of(seeding.rows),
+                (mask is not None, seeding.kind, seeding.low, seeding.high, *option_values),
+                outputs,
+            )
+        if isinstance(seed, RowStreams):
+            self._seed = tuple(map(int, seed.seeds))
+        elif isinstance(seed, list | tuple | np.ndarray):
+            self._seed = tuple(None if s is None else int(s) for s in seed)
+        elif seed is not None:
+            self._seed = int(seed)
+        self._was_reset = True
+        if self._copies:  # Only these outputs are written by a reset, so that no others are copied.
+            names = {"obs": 0, **self._info_indices}
+            is_result = [name.partition(" ")[0] in names for name in self._outputs.names]
+            arrays = tuple(self._framework.wrap(x) if is_copied else x for x, is_copied in zip(arrays, is_result, strict=True))
+        if self._role_outputs is not None:
+            arrays = self._role_outputs.merge(arrays)
+        if self._debug_checks is not None:
+            with on_stream(self._device, stream):
+                changed = {name: value for name, value in options.items() if name != "reset_mask"}
+                self._debug_checks.after_reset(arrays[0], mask, changed)
+        return arrays[0], {name: arrays[k] for name, k in self._info_indices.items()}
+
+    def _rows_to_reset(self, options: Mapping[str, Any]) -> Any:
+        """The mask in the options of a reset as (E,) bool on the device; None for all rows.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the first reset leaves rows out.
+        """
+        if options.get("reset_mask") is None:
+            return None
+        mask = parse_reset_mask(options["reset_mask"], self.num_envs, self._device)
+        if self._was_reset:
+            return mask
+        if not bool(mask.all()):
+            raise gym.error.ResetNeeded(
+                "the first reset must be of all environments: call reset() without a reset_mask, or with True for all."
+            )
+        return None
 
     def step(self, actions: Any, out: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps every row once.
@@ -301,6 +407,471 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             if not -self.num_envs <= row < self.num_envs:
                 raise IndexError(f"row {row} of {self.num_envs}: rows are from 0 to {self.num_envs - 1}.")
         return [int(row) for row in indices]
+
+    # These are attributes in Gymnasium, hence the ignored errors.
+
+    @cached_property
+    def observation_space(self) -> Any:  # type: ignore[override]
+        """The space of the observations of all rows, (E, D) or with agents (E, A, D), or a Dict by role; built on first use."""
+        return batched_space(self.single_observation_space, self.num_envs)
+
+    @cached_property
+    def action_space(self) -> Any:  # type: ignore[override]
+        """The space of the actions of all rows, (E,) or (E, K), with agents (E, A) or (E, A, K); built on first use."""
+        return batched_space(self.single_action_space, self.num_envs)
+
+    @property
+    def single_critic_observation_space(self) -> gym.spaces.Box | None:
+        """The space of `infos["critic_obs"]` of one row, (Dc,) or with agents (A, Dc); None if there are none."""
+        buffer = self.simulation.layout.outputs.get(CRITIC_OUTPUT)
+        return None if buffer is None else gym.spaces.Box(-np.inf, np.inf, buffer.shape)
+
+    @property
+    def critic_observation_space(self) -> gym.spaces.Box | None:
+        """The space of `infos["critic_obs"]` of all rows, (E, Dc) or with agents (E, A, Dc); None if there are none."""
+        space = self.single_critic_observation_space
+        return None if space is None else gym.spaces.Box(-np.inf, np.inf, (self.num_envs, *space.shape))
+
+    def _build_spaces(self) -> None:
+        """Builds the spaces of one row; the spaces of all rows are built again on their next use."""
+        env = self.simulation.env
+        spaces: Any = env.spaces(env.params)
+        schema, pair = self.simulation.schema, list[gym.Space[Any]]()
+        if isinstance(spaces, Mapping):
+            assert isinstance(schema, MultiAgentSchema), "roles are of many agents"
+            of_agents = {role: [space_of_agents(x, schema.roles[role]) for x in spaces[role]] for role in schema.roles}
+            pair = [space_by_role({role: part[k] for role, part in of_agents.items()}) for k in range(2)]
+        else:
+            pair = list(spaces)
+            for num_agents in schema.agents_shape:
+                pair = [space_of_agents(space, num_agents) for space in pair]
+        self.single_observation_space, self.single_action_space = pair
+        self.__dict__.pop("observation_space", None)
+        self.__dict__.pop("action_space", None)
+
+    @property
+    def num_agents(self) -> int:
+        """The number of agents, A; 1 for a single-agent environment."""
+        return (self.simulation.schema.agents_shape or (1,))[0]
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """{role: the positions of its n agents on the agent axis}; empty for an environment without roles.
+
+        Positions are a slice where they are adjacent, so that `obs[:, slice]` is a view; an (n,) array of indices where they
+        are not; and an (E, n) array where environments differ.
+        """
+        self._check_usable(needs_reset=False)
+        with on_stream(self._device, self._stream()):
+            return agents_by_role(self.simulation, self._framework)
+
+    @property
+    def spec(self) -> Any:
+        """Gymnasium's spec, with the keyword arguments that `make_vec` passed and the `max_episode_steps` in force.
+
+        An enumeration member among the arguments is replaced by its value and an array by a list, so that specs can be
+        compared and written as JSON.
+        """
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: Any) -> None:
+        """Sets Gymnasium's spec; `make_vec` does so after the construction."""
+        for name, value in spec.kwargs.items() if spec is not None else ():
+            if isinstance(value, AutoresetMode):
+                spec.kwargs[name] = value.value
+            elif isinstance(value, np.ndarray | np.generic):
+                spec.kwargs[name] = value.tolist()
+        if spec is not None:
+            spec.max_episode_steps = self.max_episode_steps
+        self._spec = spec
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether agents take turns, so that an agent that is in the game may wait and not act in a step."""
+        schema = self.simulation.schema
+        return isinstance(schema, MultiAgentSchema) and schema.has_turns
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names in `infos["metrics"]` of a step; none for an environment without metrics."""
+        schema = self.simulation.schema
+        return tuple(schema.metrics) if isinstance(schema, MultiAgentSchema) else ()
+
+    @property
+    def action_mask_shape(self) -> Any:
+        """The shape of `infos["action_mask"]` without E, (N,) or (A, N); None for an environment without masks.
+
+        If spaces are by role it is {role: (n, N)}, for the roles that have masks.
+        """
+        schema, outputs = self.simulation.schema, self.simulation.layout.outputs
+        parts = schema.parts if isinstance(schema, MultiAgentSchema) else ()
+        masks = {part.role: outputs.get(f"action_mask{part.suffix}") for part in parts}
+        shapes = {role: mask.shape for role, mask in masks.items() if mask is not None}
+        return shapes.get("", shapes) or None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the environment was reset, so that it can be stepped."""
+        return self._was_reset
+
+    @property
+    def device(self) -> str:
+        """The name of the device: "cpu", "cuda:0", "simulator"."""
+        return str(self._device)
+
+    @property
+    def params(self) -> Any:
+        """The environment's parameters, a NamedTuple; it holds the common default of those stored per environment."""
+        return self._env.params
+
+    @property
+    def environment(self) -> Environment:
+        """The declaration of the environment, with its parameters."""
+        return self._env
+
+    def params_of_row(self, row: int) -> Any:
+        """Returns the parameters of one environment, a NamedTuple with the values that are stored for it.
+
+        Args:
+            row: the index of the environment.
+        """
+        names, buffers = self.simulation.options.per_env, self.simulation.buffers
+        with on_stream(self._device, self._stream()):
+            return self._env.params._replace(**{name: buffers[f"param_{name}"][row].item() for name in names})
+
+    @property
+    def kernel_version(self) -> int:
+        """A number that grows when the kernels are compiled again, after which a CUDA graph must be captured again."""
+        return self.simulation.version
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of the last seeded reset: an int, or a tuple if the rows had seeds of their own."""
+        return super().np_random_seed if self._seed is None else self._seed
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Returns the result of "render" or the value of an attribute for each row.
+
+        Args:
+            name: "render", the name of a parameter, or an attribute that all rows share.
+            args: arguments of `render`.
+            kwargs: keyword arguments of `render`.
+
+        Raises:
+            AttributeError: an unknown name, or another method; all other methods serve all rows at once.
+            TypeError: a name that is no text.
+        """
+        _require_name(name)
+        if name == "render":
+            return tuple(self.render(*args, **kwargs) or ())
+        values = self.get_attr(name)
+        if callable(values[0]):
+            raise AttributeError(f"{name!r} is a method of all rows together: call it on the environment itself.")
+        return values
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Returns the value of an attribute or a parameter for each row.
+
+        Args:
+            name: the name of the attribute or parameter.
+
+        Raises:
+            AttributeError: an unknown name.
+            TypeError: a name that is no text.
+        """
+        _require_name(name)
+        if name in self.simulation.options.per_env:
+            return tuple(self._stored_values(name))
+        owner = self._env.params if name in self._env.params._fields else self
+        if not hasattr(owner, name):
+            raise AttributeError(f"no attribute or parameter {name!r}; parameters: {', '.join(self._env.params._fields)}.")
+        return (getattr(owner, name),) * self.num_envs
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets a parameter, which compiles the kernels again unless the parameter is stored per environment.
+
+        Args:
+            name: the name of the parameter.
+            values: one value for all rows, or for a parameter in `per_env` also a list of E values.
+
+        Raises:
+            UnknownParameterError: an unknown name.
+            TypeError: a list for a parameter that is not stored per environment, or a name that is no text.
+            FixedParameterError: a parameter that determines shapes; nothing changes then.
+        """
+        _require_name(name)
+        if name in self._env.structural:
+            raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
+        per_env = self.simulation.options.per_env
+        stored = {per_env_name: self._stored_values(per_env_name) for per_env_name in per_env}
+        new_env, lists = apply_params(self.simulation.declared, {name: values}, per_env, self.num_envs, stored=stored)
+        if name in per_env:
+            with on_stream(self._device, self._stream()):
+                column = self._device.arrays.asarray(lists.get(name, getattr(new_env.params, name)))
+                self.simulation.buffers[f"param_{name}"][:] = column
+            return
+        self._env = dataclasses.replace(self._env, params=new_env.params)
+        self.simulation.rebuild(new_env.params)
+        self._build_spaces()
+
+    def _stored_values(self, name: str) -> list[Any]:
+        """The values of a parameter that is stored per environment, one for each row."""
+        self._check_usable(needs_reset=False)
+        with on_stream(self._device, self._stream()):
+            return self.simulation.buffers[f"param_{name}"].tolist()  # type: ignore[no-any-return]  # an array of either module
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns a copy of the physical state of every row, {field: (E,) or (E, A) array}."""
+        self._check_usable()
+        self.check()
+        with on_stream(self._device, self._stream()):
+            return {name: self._framework.wrap(array) for name, array in env_state.get_state(self.simulation).items()}
+
+    def set_state(self, fields: Mapping[str, Any], mask: Any = None) -> None:
+        """Writes fields of the physical state; the time and the episode of each row continue.
+
+        Args:
+            fields: {field: (E,) or (E, A) array, or one value for all rows}.
+            mask: the rows to write, (E,) bool of any array type; None for all.
+
+        Raises:
+            StateError: unknown fields, wrong shapes, or numbers that this environment cannot have; nothing is written then.
+        """
+        self._check_usable()
+        with on_stream(self._device, self._stream()):
+            rows = None if mask is None else parse_reset_mask(mask, self.num_envs, self._device, "mask")
+            env_state.set_state(self.simulation, fields, rows)
+
+    def set_reset_pool(self, states: Mapping[str, Any] | str | Path | None) -> None:
+        """Makes every later reset take fields from a state of this pool, drawn at random for each environment and episode.
+
+        Args:
+            states: {field: (P,) or (P, A) array}, the path of an .npz file with such arrays, or None for no pool. Fields that
+                the pool does not hold are as in any other reset, also those that it computes from other fields.
+
+        Raises:
+            StateError: unknown fields, arrays of other shapes, or numbers that this environment cannot have; nothing changes
+                then.
+        """
+        self._check_usable(needs_reset=False)
+        with on_stream(self._device, self._stream()):
+            self.simulation.set_reset_pool(env_state.reset_pool(self.simulation, states))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of all that the next step depends on: states, times, episodes, seeds and stored parameters."""
+        self._check_usable()
+        with on_stream(self._device, self._stream()):
+            saved = {name: self._framework.wrap(array) for name, array in env_state.state_dict(self.simulation).items()}
+        return {"buffers": saved, "seed": list(self._seed) if isinstance(self._seed, tuple) else self._seed}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continues from the moment at which `state_dict` was called, in this or another process.
+
+        Args:
+            saved: the result of `state_dict`.
+
+        Raises:
+            StateError: a state of another environment or number of environments, or one with numbers that this environment
+                cannot have; nothing is written then.
+        """
+        self._check_usable(needs_reset=False)
+        if not isinstance(saved, Mapping) or saved.keys() != {"buffers", "seed"}:
+            keys = f" with {list(saved)}" if isinstance(saved, Mapping) else ""
+            raise StateError(
+                "saved must be what state_dict of a VectorEnv returns, a dict with 'buffers' and 'seed'; got a "
+                f"{type(saved).__name__}{keys}."
+            )
+        seed = tuple(saved["seed"]) if isinstance(saved["seed"], list) else saved["seed"]
+        self._check_saved_seed(seed)
+        with on_stream(self._device, self._stream()):
+            env_state.load_state_dict(self.simulation, saved["buffers"])
+        self._seed = seed
+        self._was_reset = True
+
+    def _check_saved_seed(self, seed: Any) -> None:
+        """Raises StateError unless `seed` is one that a reset of this environment can have."""
+        for value in seed if isinstance(seed, tuple) else (seed,):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < NUM_SEEDS):
+                raise StateError(f"'seed' holds {value!r}; allowed are integers from 0 to 2**64 - 1 and None.")
+        if isinstance(seed, tuple) and len(seed) != self.num_envs:
+            raise StateError(f"'seed' holds {len(seed)} seeds for {self.num_envs} environments.")
+
+    def rollout(self, num_steps: int, policy: Any = RANDOM, out: Rollout | None = None) -> Rollout:
+        """Makes T steps of every row in one kernel, with the results of T calls of `step` with the same actions.
+
+        On a CPU the results are equal bit for bit. On a GPU the compiler may round a sum of products differently.
+
+        Args:
+            num_steps: T, from 1 to 2**31 - 1.
+            policy: "random", uniform over the action space; (T, E) or (T, E, K) actions, of the dtypes that `step` takes; or a
+                plain function `policy(obs, key, p) -> action`, compiled as an environment's functions are: obs is a tuple of D
+                floats of one row, `key` is for random draws (`uniform(key, 0, ...)`), `p` holds the parameters. A function is
+                compiled on its first use, so pass the same object every time. The draws of a policy depend on the row's seed
+                and on its number of steps, not on E and not on where a rollout begins.
+            out: an earlier rollout of this environment and length to write to; a captured graph needs one. Actions that
+                are passed as `policy` are not copied there.
+
+        Raises:
+            NotImplementedError: an environment of many agents.
+            TypeError, ValueError: a length, a policy or an `out` that does not fit, or an environment with `debug`.
+            AuthoringError: a policy that cannot be compiled.
+            RuntimeError: no `out` while a graph is being captured.
+        """
+        self._check_usable()
+        if self._has_several_gpus and self._device.is_not_current():
+            with self._device.current():
+                return self.rollout(num_steps, policy, out)
+        self._check_rollout(num_steps, out)
+        steps, stream = int(num_steps), self._stream()
+        kind = self._policy_kind(policy)
+        if kind == ACTION_ARRAY:
+            action_address, action_dtype, _owner = self._read_rollout_actions(policy, steps, stream)
+        else:
+            action_address, action_dtype = 0, None
+        launch = self.simulation.rollout_launcher(kind, action_dtype)
+        if out is None and stream and self._framework.capturing():
+            raise RuntimeError(
+                "memory cannot be allocated while a graph is captured: call rollout() before, and give what it returned as out."
+            )
+        storage = self._storage_for(steps, out is None)
+        obs_address, (obs,) = storage.obs.arrays_for(out, stream)
+        action = policy
+        if kind != ACTION_ARRAY:
+            packed, (action,) = storage.action.arrays_for(out, stream)
+            (action_address,) = memoryview(packed).cast("q")
+        outcome_addresses, outcome = storage.outcome.arrays_for(out, stream)
+        launch(stream, action_address, obs_address + outcome_addresses, steps)
+        if self._framework.copies:
+            out_arrays = None if out is None else out._asdict()
+            (obs,), outcome = storage.obs.to_user((obs,), out_arrays), storage.outcome.to_user(outcome, out_arrays)
+            if kind != ACTION_ARRAY:
+                (action,) = storage.action.to_user((action,), out_arrays)
+        return Rollout(obs, action, *outcome)
+
+    def _check_rollout(self, num_steps: int, out: Rollout | None) -> None:
+        """Raises an error if this environment has no rollouts, or an argument has a wrong type or value."""
+        if isinstance(self.simulation.schema, MultiAgentSchema):
+            raise NotImplementedError(
+                "rollout() supports environments of one agent with features and a state of scalars. Call step() for others."
+            )
+        if self._debug_checks is not None:
+            raise ValueError("rollout() makes all steps in one kernel, which debug=True cannot check: call step() instead.")
+        if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or not 1 <= num_steps < 2**31:
+            raise ValueError(f"num_steps must be an integer from 1 to 2**31 - 1, got {num_steps!r}.")
+        if out is not None and not isinstance(out, Rollout):
+            raise TypeError(f"out must be a Rollout that rollout() returned before, got {type(out).__name__}.")
+
+    def _policy_kind(self, policy: Any) -> Any:
+        """The policy as `Simulation.rollout_launcher` takes it: RANDOM, ACTION_ARRAY, or a function.
+
+        Raises:
+            TypeError, ValueError: another name, a function of other arguments, or another callable.
+        """
+        if isinstance(policy, str):
+            if policy != RANDOM:
+                raise ValueError(f"policy must be {RANDOM!r}, an array of actions, or a function, got {policy!r}.")
+            if is_unbounded(self.single_action_space):
+                raise ValueError(f"policy={RANDOM!r} needs finite bounds; the action space is {self.single_action_space}.")
+            return RANDOM
+        if isinstance(policy, FunctionType):
+            names = policy.__code__.co_varnames[: policy.__code__.co_argcount]
+            if len(names) != 3:
+                raise TypeError(f"a policy is a function policy(obs, key, p), got {policy.__name__}({', '.join(names)}).")
+            return policy
+        if callable(policy):
+            raise TypeError(
+                f"policy is a {type(policy).__name__}; it must be a plain function policy(obs, key, p), which can be compiled, "
+                "or an array of actions: step() the environment with the actions of any other policy."
+            )
+        return ACTION_ARRAY
+
+    def _read_rollout_actions(self, actions: Any, steps: int, stream: int) -> tuple[int, Any, Any]:
+        """(address, dtype, owner) of the actions of a rollout, (T, E) or (T, E, K)."""
+        layout = self.simulation.schema.action
+        shape = (steps, self.num_envs, *layout.shape)
+        try:
+            return Actions(shape, layout.discrete, self._device, self._framework).read(actions, stream)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"policy is no array of actions that fits: {error}") from None
+
+    def _storage_for(self, steps: int, provides_arrays: bool) -> RolloutStorage:
+        """The buffers of rollouts of one length.
+
+        Args:
+            steps: T.
+            provides_arrays: whether they provide new arrays; False if they only check the arrays of an `out`.
+        """
+        dtype = stored_action_dtype(self.single_action_space)
+        key = steps, provides_arrays, np.dtype(dtype).name
+        if key not in self._storage:
+            returned, shape = self.simulation.layout.outputs, self.simulation.schema.action.shape
+            action = Buffer(dtype, shape, wide=bool(shape) and np.dtype(dtype).itemsize == 4)
+            ring = self._ring if provides_arrays else None
+
+            def allocate(length: int, **buffers: Buffer) -> RolloutBuffers:
+                rows = {name: buffer._replace(shape=(self.num_envs, *buffer.shape)) for name, buffer in buffers.items()}
+                return RolloutBuffers(rows, length, self._device, self._framework, ring)
+
+            outcome = {name: buffer for name, buffer in returned.items() if name != "obs"}
+            self._storage[key] = RolloutStorage(
+                allocate(steps + 1, obs=returned["obs"]), allocate(steps, action=action), allocate(steps, **outcome)
+            )
+        return self._storage[key]
+
+    def _clear_storage(self) -> None:
+        """Drops all references to the arrays of rollouts, which are freed unless a user still references them."""
+        for storage in self._storage.values():
+            for buffers in storage:
+                buffers.clear()
+        self._storage.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor, and the state on the host, for which the host waits.
+
+        Raises:
+            gymnasium.error.ClosedEnvironmentError: the environment was closed.
+        """
+        self._check_usable(needs_reset=False)
+        per_env = self.simulation.options.per_env
+        arguments = {
+            **self._constructor_arguments,
+            "env": copying.import_path_or_env(self._constructor_arguments["env"]),
+            "num_envs": self.num_envs,
+            "device": str(self._device),
+            "per_env": per_env,
+            **self._env.params._asdict(),
+            **{name: self._stored_values(name) for name in per_env},
+        }
+        with on_stream(self._device, self._stream()):
+            simulation = copying.simulation_state(self.simulation, self._was_reset)
+        random = deepcopy(self._np_random), self._np_random_seed  # `copy.copy` would share the generator
+        return {"arguments": arguments, "simulation": simulation, "seed": self._seed, "random": random, "spec": self.spec}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__init__(**saved["arguments"])  # type: ignore[misc]  # `copy` and `pickle` call this on a new, empty object
+        with on_stream(self._device, self._stream()):
+            copying.restore(self.simulation, saved["simulation"])
+        self._was_reset, self._seed = saved["simulation"]["buffers"] is not None, saved["seed"]
+        (self._np_random, self._np_random_seed), self.spec = saved["random"], saved["spec"]
+
+    def _check_usable(self, needs_reset: bool = True) -> None:
+        """Raises an error if the environment cannot be used here and now.
+
+        Args:
+            needs_reset: whether an environment that was never reset is an error too.
+
+        Raises:
+            ForkError: this process was forked from the one that started CUDA.
+            gymnasium.error.ClosedEnvironmentError: the environment was closed.
+            gymnasium.error.ResetNeeded: the environment was never reset.
+        """
+        if self._device.kind == "cuda":
+            refuse_fork()
+        if self.closed:
+            raise gym.error.ClosedEnvironmentError("this environment was closed; make a new one.")
+        if needs_reset and not self._was_reset:
+            raise gym.error.ResetNeeded("no episode has begun: call reset() first.")
 
     def __del__(self) -> None:
         """Does nothing: buffers are freed with their last reference.

@@ -31,9 +31,8 @@ P = TypeVar("P", bound=tuple[Any, ...])
 NUM_RECENT_FUNCTIONS = 64
 MAX_ARGUMENTS = 30  # of a call that Python compiles to one instruction
 
-# Functions for which `inline_function` made a Numba function, and kernels.
+# Functions for which `inline_function` made a Numba function.
 _inline_functions: WeakSet[Callable[..., Any]] = WeakSet()
-_kernels: WeakSet[Callable[..., Any]] = WeakSet()
 # Numba functions of `inline_function` by the key of their content.
 _equal_functions: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 # Numba functions by frozen function. Functions of equal content are compiled once for as long as something refers to the
@@ -80,16 +79,6 @@ def inline_function(function: Callable[..., Any]) -> DeviceFunction:
 def is_inline(function: Callable[..., Any]) -> bool:
     """Whether `inline_function` made a Numba function of `function`."""
     return function in _inline_functions
-
-
-def add_kernel(function: Callable[..., None]) -> None:
-    """Tells the changes of numba-cuda that `function` is a kernel of this package, which they apply to as well."""
-    _kernels.add(function)
-
-
-def has_plain_values(function: Callable[..., Any]) -> bool:
-    """Whether `function` is compiled for this package, so that no value in it has a count of references."""
-    return function in _inline_functions or function in _kernels
 
 
 def without_literals(args: Any, kws: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from llvmlite.binding import create_new_module_pass_manager
-from numba.core import compiler_machinery, errors, typing
+from numba.core import typing
 from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler
 from numba.core.cpu import CPUContext
@@ -21,7 +21,6 @@ from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
 from gpuvec.engine.compiler.llvm_passes import run_passes
 from gpuvec.engine.compiler.numba_api import cpu_numba
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
-from gpuvec.engine.compiler.pass_pipeline import run_passes_directly
 
 
 class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
@@ -133,19 +132,13 @@ class LLVMTarget(CPUTarget):  # type: ignore[misc]  # Numba has no types
         return LLVMTypingContext(cpu_target.typing_context)
 
 
-class LLVMCompiler(Compiler):  # type: ignore[misc]  # Numba has no types
-    """Numba's compiler, which runs its passes directly."""
-
-    define_pipelines = run_passes_directly(compiler_machinery, errors, Compiler.define_pipelines)
-
-
 class LLVMDispatcher(CPUDispatcher):  # type: ignore[misc]  # Numba has no types
     """A Python function with its compiled versions by the types of their arguments."""
 
     targetdescr = LLVMTarget("cpu")
 
     def __init__(self, function: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
-        super().__init__(function, targetoptions=targetoptions, pipeline_class=LLVMCompiler)
+        super().__init__(function, targetoptions=targetoptions, pipeline_class=Compiler)
 
     def add_overload(self, cres: Any) -> None:
         """Stores a compiled version, without the entry point for calls from Python.

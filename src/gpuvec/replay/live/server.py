@@ -7,17 +7,114 @@ the run folder never runs code of its own.
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 from http import HTTPStatus
 from threading import Lock
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gpuvec.errors import CheckpointError, ReplayError
+from gpuvec.learners.metric_names import ENV_METRICS, PROGRESS_METRICS, is_of_policy, role_and_name
 from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.records import MAX_METRIC_NAMES, MAX_RECORD_BYTES, SETTINGS, open_metrics, parse_json
+from gpuvec.learners.runs.summary import finite_number, read_record, summarize_run
 from gpuvec.replay.document import to_page
-from gpuvec.replay.live.files import read_live_replay
-from gpuvec.replay.live.status import LiveStatus
+from gpuvec.replay.live.files import live_iterations, read_live_replay
 from gpuvec.replay.local_server import CSS, HTML, JAVASCRIPT, JSON, Answer, LocalServer, refusal
+
+MAX_POINTS = 256  # of a curve
+MAX_BYTES = 1 << 24  # of metrics.jsonl that are read at once
+MAX_METRICS = 64  # that are shown
+
+
+class MetricReader:
+    """Reads what was appended to metrics.jsonl, and keeps the newest metrics and curves of the returns."""
+
+    def __init__(self) -> None:
+        self._begin(0)
+
+    def _begin(self, inode: int) -> None:
+        self._inode, self._position, self._stride, self._num_rows = inode, 0, 1, 0
+        self.metrics: dict[str, float] = {}
+        """{name: the newest value that is a finite number}."""
+        self.curves: dict[str, list[float]] = {}
+        """{name of a return: its values}, in equal distances of iterations."""
+
+    def update(self, folder: RunFolder) -> None:
+        """Reads the lines that are complete; an incomplete one is read by a later call.
+
+        Args:
+            folder: the run folder.
+        """
+        try:
+            file = open_metrics(folder)
+        except (FileNotFoundError, CheckpointError):
+            return
+        with file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._inode or status.st_size < self._position:
+                self._begin(status.st_ino)  # a training that continues writes the file again
+            file.seek(self._position)
+            end = self._position + MAX_BYTES
+            # An incomplete line is read by a later call; one that is too long is never complete.
+            while self._position < end and (line := file.readline(MAX_RECORD_BYTES)).endswith(b"\n"):
+                self._position += len(line)
+                self._add(parse_json(line))
+
+    def _add(self, row: Any) -> None:
+        if not isinstance(row, dict):
+            return
+        names = [name for name in row if name in self.metrics or len(self.metrics) + len(row) <= MAX_METRIC_NAMES]
+        numbers = {name: number for name in names if math.isfinite(number := finite_number(row, name))}
+        self.metrics |= numbers
+        self._num_rows += 1
+        if self._num_rows % self._stride:
+            return
+        for name, number in numbers.items():
+            if is_of_policy(name, "return"):
+                self.curves.setdefault(name, []).append(number)
+        if any(len(curve) > MAX_POINTS for curve in self.curves.values()):
+            self._stride *= 2
+            self.curves = {name: curve[1::2] for name, curve in self.curves.items()}
+
+
+class LiveStatus:
+    """The state of a run, as often as the page asks for it.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._reader = folder, MetricReader()
+
+    def read(self) -> dict[str, Any]:
+        """Returns the state of the run, as JSON has it."""
+        self._reader.update(self._folder)
+        summary, metrics = summarize_run(self._folder), self._reader.metrics
+        total_steps = finite_number(read_record(self._folder, SETTINGS), "total_steps")
+        others = [name for name in metrics if name not in PROGRESS_METRICS and not is_of_policy(name, "return")]
+        return {
+            "name": self._folder.path.resolve().name[:200],
+            "env": summary.env,
+            "algorithm": summary.algorithm,
+            "seed": summary.seed,
+            "state": summary.state,
+            "num_iterations": summary.num_iterations,
+            "total_steps": None if math.isnan(total_steps) else total_steps,
+            "progress": {name: metrics[name] for name in PROGRESS_METRICS if name in metrics},
+            "returns": [
+                {"role": role_and_name(name)[0], "value": metrics[name], "curve": curve}
+                for name, curve in self._reader.curves.items()
+            ],
+            "metrics": [
+                {"name": name.removeprefix(f"{ENV_METRICS}/").replace("_", " "), "value": metrics[name]}
+                for name in others[:MAX_METRICS]
+            ],
+            "replays": live_iterations(self._folder),
+        }
+
 
 REPLAY_PATH = re.compile(r"/replay/(\d{1,18})\.html")
 # The page of a replay has a policy of its own, which allows its script and its style by their hashes.

@@ -6,7 +6,7 @@ Letters: E envs, A agents, N observations or elements of a mask, D features.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,7 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
-from gpuvec.testing.compiled_runs.masked_actions import masked_components
-from gpuvec.testing.compiled_runs.role_rows import join_roles
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, join_roles, masked_components, metrics_of
 
 FINITE = "guard divisions, roots and logarithms"
 
@@ -60,13 +59,25 @@ class ResultChecks:
 
     Args:
         env: the environment.
-        num_envs: E.
+        num_envs: E; None for one env of many agents, which messages do not name.
     """
 
-    def __init__(self, env: Environment, num_envs: int) -> None:
+    def __init__(self, env: Environment, num_envs: int | None) -> None:
+        spaces: Any = env.spaces(env.params)
         self._env, self._schema = env, make_schema(env)
-        self._names = agent_names((num_envs, self._schema.num_agents) if isinstance(env, MultiAgentEnv) else (num_envs,))
-        self._bounds = observation_bounds(env)
+        self._names = [f"environment {row}" for row in range(num_envs or 1)]
+        if isinstance(env, MultiAgentEnv):
+            places = [f" of {name}" for name in self._names] if num_envs else [""]
+            self._names = [f"agent {i}{place}" for place in places for i in range(self._schema.num_agents)]
+        # The lower and the upper bounds of an agent's observation, or (A, D) of the agents if spaces are by role.
+        self._is_by_role = isinstance(spaces, Mapping)
+        if not self._is_by_role:
+            self._bounds = spaces[0].low, spaces[0].high
+            return
+        roles = self._schema.roles  # type: ignore[union-attr]  # of many agents
+        bounds = ({role: getattr(spaces[role][0], name) for role in roles} for name in ("low", "high"))
+        rows = ({role: np.broadcast_to(x, (1, roles[role], *x.shape)) for role, x in by_role.items()} for by_role in bounds)
+        self._bounds = tuple(join_roles(by_role, self._schema)[0] for by_role in rows)
 
     def check_states(self, states: Mapping[str, NDArray[Any]], is_reset: NDArray[np.bool_], t: int) -> None:
         """Checks that the floats of all states are finite, or extrema of no element.
@@ -78,9 +89,11 @@ class ResultChecks:
         """
         extrema = extrema_fields(self._env)
         for name, values in states.items():
-            is_wrong = np.isnan if name in extrema else _is_not_finite
-            if values.dtype.kind == "f" and is_wrong(values).any():
-                row, *rest = np.argwhere(is_wrong(values))[0].tolist()
+            if values.dtype.kind != "f":
+                continue
+            is_wrong = np.isnan(values) if name in extrema else ~np.isfinite(values)
+            if is_wrong.any():
+                row, *rest = np.argwhere(is_wrong)[0].tolist()
                 place = name + "".join(f"[{k}]" for k in rest)
                 value = values[(row, *rest)]
                 problem = f"after {t} steps {place} of the state of environment {row} is {value}, which is not finite"
@@ -100,11 +113,47 @@ class ResultChecks:
         obs = obs if rows is None else obs[rows]
         if ((obs >= low) & (obs <= high) & np.isfinite(obs)).all():
             return
-        num_agents = self._schema.num_agents
-        by_env = np.arange(len(self._names)).reshape(-1, num_agents)
+        by_env = np.arange(len(self._names)).reshape(-1, self._schema.num_agents)
         numbers = (by_env if rows is None else by_env[rows]).ravel()
-        names = [self._names[number] for number in numbers]
-        check_observations(self._env, obs.reshape(len(names), -1), numbers % num_agents, names, t)
+        self.check_rows(obs.reshape(len(numbers), -1), numbers, t)
+
+    def check_rows(self, obs: NDArray[Any], numbers: NDArray[Any], t: int) -> None:
+        """Checks that observations of some agents are finite and within their space.
+
+        Args:
+            obs: (N, ...) observations.
+            numbers: (N,) the number of the agent of each among those of all environments.
+            t: the number of steps.
+        """
+        obs, agents = obs.reshape(len(obs), -1), numbers % self._schema.num_agents
+        low, high = (np.broadcast_to(x[agents] if self._is_by_role else x.ravel(), obs.shape) for x in self._bounds)
+        for is_wrong, rule in (
+            (~np.isfinite(obs), f"which is not finite: {FINITE}"),
+            ((obs < low) | (obs > high), "outside its space, {:.7g} to {:.7g}: widen the space, or clip"),
+        ):
+            if is_wrong.any():
+                row, k = np.argwhere(is_wrong)[0]
+                function, value = self._feature_function(int(agents[row]), k), float(obs[row, k])
+                bounds = rule.format(low[row, k], high[row, k])
+                problem = f"after {t} steps observation {k} of {self._names[numbers[row]]} is {value:.7g}, {bounds}"
+                if math.isfinite(value):
+                    raise authoring_error(function, problem)
+                raise NonFiniteResultError.of(function, problem, "observation", t, int(row), value)
+
+    def _feature_function(self, agent: int, k: int) -> Callable[..., Any]:
+        """The author's function that computes element k of the observation of an agent."""
+        env, schema = self._env, self._schema
+        if isinstance(env, SingleAgentEnv):
+            return env.observe
+        assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
+        part = schema.role_schemas[role_of_agent(schema.roles, agent)[0]] if schema.role_schemas else schema
+        observation = part.observation
+        if observation.pixel is not None:
+            return observation.pixel
+        if observation.other_features is not None and k < observation.max_neighbors * feature_widths(env, part)[0]:
+            return observation.other_features
+        assert observation.self_features is not None, "other observations than images have features"
+        return observation.self_features
 
     def check_reward(self, reward: NDArray[np.float32], t: int) -> None:
         """Checks that rewards are finite.
@@ -113,8 +162,15 @@ class ResultChecks:
             reward: (E, ...) rewards of the step.
             t: the number of steps.
         """
-        if not np.isfinite(reward).all():
-            check_reward(self._env, reward.ravel(), self._names, t)
+        for row in np.flatnonzero(~np.isfinite(reward)).tolist():
+            value, env = float(reward.ravel()[row]), self._env
+            problem = f"the reward of {self._names[row]} in step {t} is {value}: {FINITE}"
+            function = self._function_of(env.reward, row) if isinstance(env, MultiAgentEnv) else env.step
+            raise NonFiniteResultError.of(function, problem, "reward", t, row, value)
+
+    def _function_of(self, functions: Any, number: int) -> Any:
+        """The author's function, which may be by role, for the agent with that number among those of all environments."""
+        return author_function_of(functions, getattr(self._schema, "roles", {}), number % self._schema.num_agents)[0]
 
     def check_metrics(self, metrics: Mapping[str, NDArray[np.float32]], t: int) -> None:
         """Checks that metrics are finite.
@@ -144,115 +200,42 @@ class ResultChecks:
             if allows_none.any():
                 row, number = np.argwhere(allows_none)[0].tolist()
                 agent = agents.start + number
-                function, _ = author_function_of(self._env.allowed, getattr(self._schema, "roles", {}), agent)
                 components = len({c.component for c in masked_components(self._schema) if c.agents == agents})
                 place = f" in component {component}" if components > 1 else ""
                 name = self._names[(first_env + row) * self._schema.num_agents + agent]
                 problem = f"after {t} steps it allows no action{place} for {name}"
                 remedy = "declare an action that does nothing for such states, or end the episode"
-                raise authoring_error(function, f"{problem}: at least one must be allowed; {remedy}")
+                raise authoring_error(
+                    self._function_of(self._env.allowed, agent), f"{problem}: at least one must be allowed; {remedy}"
+                )
 
 
-def _is_not_finite(values: NDArray[np.float32]) -> NDArray[np.bool_]:
-    return ~np.isfinite(values)
-
-
-def agent_names(shape: tuple[int, ...]) -> list[str]:
-    """Returns a description of each environment, or of each agent of each environment, for messages.
-
-    Args:
-        shape: (E,), or (E, A).
-    """
-    return [
-        f"environment {index[0]}" if len(index) == 1 else f"agent {index[1]} of environment {index[0]}"
-        for index in np.ndindex(shape)
-    ]
-
-
-def observation_bounds(env: Environment) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns the lower and the upper bounds of an agent's observation, or (A, D) of the agents if spaces are by role.
+def check_spaces(env: Environment, run: CompiledRun) -> str:
+    """Checks observations against their space, that rewards, states and metrics are finite, and that masks allow an action.
 
     Args:
         env: the environment.
-    """
-    spaces, schema = env.spaces(env.params), make_schema(env)
-    if not isinstance(spaces, Mapping):
-        return spaces[0].low, spaces[0].high
-    assert isinstance(schema, MultiAgentSchema), "roles are of many agents"
-    bounds = ({role: getattr(spaces[role][0], name) for role in schema.roles} for name in ("low", "high"))
-    rows = ({role: np.broadcast_to(x, (1, schema.roles[role], *x.shape)) for role, x in by_role.items()} for by_role in bounds)
-    low, high = (join_roles(by_role, schema)[0] for by_role in rows)
-    return low, high
+        run: its results.
 
-
-def check_observations(
-    env: Environment, obs: NDArray[np.float32], agents: Sequence[int] | NDArray[Any], names: Sequence[str], t: int
-) -> None:
-    """Checks that observations are finite and within their space.
-
-    Args:
-        env: the environment.
-        obs: (N, D) observations after t steps.
-        agents: (N,) the index of the agent of each observation.
-        names: N descriptions of the agents, for messages.
-        t: the number of steps.
+    Returns:
+        What was checked, as text.
 
     Raises:
-        AuthoringError: one is not; the message names the first.
+        AuthoringError: a value is not; the message names the first.
     """
-    obs, is_by_role = obs.reshape(len(obs), -1), isinstance(env.spaces(env.params), Mapping)
-    low, high = (np.broadcast_to(x[agents] if is_by_role else x.ravel(), obs.shape) for x in observation_bounds(env))
-    for is_wrong, rule in (
-        (~np.isfinite(obs), f"which is not finite: {FINITE}"),
-        ((obs < low) | (obs > high), "outside its space, {:.7g} to {:.7g}: widen the space, or clip"),
-    ):
-        if is_wrong.any():
-            row, k = np.argwhere(is_wrong)[0]
-            function, value = _feature_function(env, int(agents[row]), k), float(obs[row, k])
-            bounds = rule.format(low[row, k], high[row, k])
-            problem = f"after {t} steps observation {k} of {names[row]} is {value:.7g}, {bounds}"
-            if math.isfinite(value):
-                raise authoring_error(function, problem)
-            raise NonFiniteResultError.of(function, problem, "observation", t, int(row), value)
-
-
-def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[str], t: int) -> None:
-    """Checks that rewards are finite.
-
-    Args:
-        env: the environment.
-        reward: (N,) rewards of a step.
-        names: N descriptions of the agents, for messages.
-        t: the number of the step.
-
-    Raises:
-        AuthoringError: one is not; the message names the first.
-    """
-    for row, (name, value) in enumerate(zip(names, reward, strict=True)):
-        if not np.isfinite(value):
-            problem = f"the reward of {name} in step {t} is {value}: {FINITE}"
-            function = env.step if isinstance(env, SingleAgentEnv) else _reward_function(env, row)
-            raise NonFiniteResultError.of(function, problem, "reward", t, row, float(value))
-
-
-def _reward_function(env: MultiAgentEnv, row: int) -> Callable[..., Any]:
-    """The author's function that computes the reward with that number among those of all agents of several environments."""
-    roles = env.roles(env.params) if env.roles is not None else {}
-    function, _ = author_function_of(env.reward, roles, row % env.agents(env.params))
-    return function  # type: ignore[no-any-return]  # the author's
-
-
-def _feature_function(env: Environment, agent: int, k: int) -> Callable[..., Any]:
-    """The author's function that computes element k of the observation of an agent."""
-    if isinstance(env, SingleAgentEnv):
-        return env.observe
-    schema = make_schema(env)
-    assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
-    part = schema.role_schemas[role_of_agent(schema.roles, agent)[0]] if schema.role_schemas else schema
-    observation = part.observation
-    if observation.pixel is not None:
-        return observation.pixel
-    if observation.other_features is not None and k < observation.max_neighbors * feature_widths(env, part)[0]:
-        return observation.other_features
-    assert observation.self_features is not None, "other observations than images have features"
-    return observation.self_features
+    num_envs, num_agents = len(run.obs[0]), make_schema(env).num_agents
+    checks = ResultChecks(env, num_envs)
+    for t, obs in enumerate(run.obs):
+        is_reset = run.terminated[t - 2] | run.truncated[t - 2] if t > 1 else np.full(num_envs, t == 0)
+        checks.check_states(run.states[t], is_reset, t)
+        checks.check_observations(obs, t)
+        if t > 0:
+            checks.check_reward(run.reward[t - 1], t)
+            checks.check_metrics(metrics_of(run.infos[t - 1]), t)
+    for t, mask in enumerate(run.masks[: len(run.reward)]):
+        acts = run.infos[t]["agent_mask"].copy() if isinstance(env, MultiAgentEnv) else np.ones((num_envs, 1), np.bool_)
+        if t > 0:  # The next step resets environments whose episode is over.
+            acts[run.terminated[t - 1] | run.truncated[t - 1]] = False
+        checks.check_masks(mask, acts, t)
+    count = len(run.obs) * num_envs * num_agents
+    return f"{count:,} observations are finite and within their bounds, all rewards and states finite"

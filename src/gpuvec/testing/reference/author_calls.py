@@ -1,19 +1,99 @@
-"""Calls the author's functions as plain Python, with errors that name the author's line."""
+"""Calls the author's functions as plain Python, with errors that name the author's line, and the place in the run.
+
+The CPU time of a call is limited.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import itertools
-from collections.abc import Callable
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error_at
 from gpuvec.errors import AuthoringError
-from gpuvec.testing.reference.checked_draws import in_package
-from gpuvec.testing.reference.fault_place import add_place
-from gpuvec.testing.reference.time_limit import CallTimeout
+from gpuvec.testing.reference.checked_functions import in_package
+
+
+def add_place(error: AuthoringError, place: str) -> None:
+    """Appends a place to the message of an error. Places are added from the innermost to the outermost.
+
+    Args:
+        error: the error, whose message changes.
+        place: the place, such as "in step 41 of environment 3".
+    """
+    message, places = getattr(error, "message_and_places", (str(error), ()))
+    places = (*places, place)
+    error.message_and_places = message, places  # type: ignore[attr-defined]  # an attribute of this module alone
+    error.args = (f"{message} This occurs {' '.join(places)}.",)
+
+
+@contextmanager
+def fault_place(place: str) -> Iterator[None]:
+    """Appends a place to the message of an AuthoringError that the block raises.
+
+    Args:
+        place: the place, such as "in step 41 of environment 3".
+    """
+    try:
+        yield
+    except AuthoringError as error:
+        add_place(error, place)
+        raise
+
+
+POLL_SECONDS = 0.25
+
+
+class CallTimeout(BaseException):
+    """A call takes longer than `limit`; raised within the call."""
+
+    limit = 0.0  # CPU seconds
+
+
+@contextmanager
+def limit_calls(function: Callable[..., Any], limit: float) -> Iterator[None]:
+    """Raises `CallTimeout` within a call of a function in this thread that takes too long.
+
+    Another thread samples the stack of this thread, so that calls do not become slower. Only the CPU time of this thread
+    counts, not that of other threads or processes.
+
+    Args:
+        function: the function whose calls are limited.
+        limit: the CPU seconds that a call may take.
+    """
+    thread, ended = threading.get_ident(), threading.Event()
+    clock = time.pthread_getcpuclockid(thread)
+    error = type("CallTimeout", (CallTimeout,), {"limit": limit})
+
+    def sample_stack() -> None:
+        call: FrameType | None = None
+        start_time = 0.0
+        while not ended.wait(POLL_SECONDS):
+            now, frame = time.clock_gettime(clock), sys._current_frames().get(thread)
+            while frame is not None and frame.f_code is not function.__code__:
+                frame = frame.f_back
+            if frame is not call:
+                call, start_time = frame, now
+            elif call is not None and now - start_time > limit:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+                call = None
+
+    watcher = threading.Thread(target=sample_stack, name="gpuvec time limit", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 class NotPlainError(AuthoringError):
@@ -57,7 +137,11 @@ def call_checked(function: Callable[..., Any], *arguments: object) -> Any:
         _add_elements(error, function, arguments)
         raise
     except CallTimeout as error:
-        raise _fault_in(function, arguments, error, error.message(function.__name__)) from None
+        problem = (
+            f"is where `{function.__name__}` still runs after {error.limit:g} s of CPU time; is it a loop that does not end? A "
+            "loop needs a bound that it reaches in any state. If the function is only slow, raise time_limit"
+        )
+        raise _fault_in(function, arguments, error, problem) from None
     except Exception as error:
         remedy = next((f"{text}; " for part, text in REMEDIES.items() if part in str(error)), "")
         problem = (

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.layout.schema import PACKED_BUFFERS, EnvSchema
 from gpuvec.spec import Environment
-from gpuvec.testing.compiled_runs.compiled_run import flat_infos
-from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
-from gpuvec.testing.compiled_runs.role_rows import join_roles, split_actions
-from gpuvec.testing.target_check.result_layout import ENGINE, STATE, make_result_layout
+from gpuvec.testing.compiled_runs.compiled_run import allowed_actions, flat_infos, join_roles, split_actions
+from gpuvec.testing.target_check.differences import ENGINE, STATE, make_result_layout
 from gpuvec.testing.target_check.targets import CPU
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host

@@ -1,25 +1,58 @@
-"""Compares another target with the CPU: both take the same random actions, and all results are compared after every call."""
+"""Compares another target with the CPU: both take the same random actions, and all results are compared after every call.
+
+A comparison runs in another process, since a target may crash and Numba reads environment variables when it is imported. The
+job and the report are files in JSON.
+
+Results may be sensitive to rounding: a tiny change of the state before a call changes them as much as two targets differ.
+
+Letters: E envs.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gpuvec.errors import GpuvecError
+from gpuvec.python_command import python_command
 from gpuvec.spec import Environment
-from gpuvec.testing.target_check.differences import Difference, differences, differs_in_bits
-from gpuvec.testing.target_check.lockstep_pair import LockstepPair, ignore_call
-from gpuvec.testing.target_check.sensitivity import differing_part, differs_slightly, is_sensitive
+from gpuvec.testing.target_check.differences import (
+    STATE,
+    TOLERANCE,
+    Difference,
+    ResultLayout,
+    differences,
+    differs_in_bits,
+    exceeds_tolerance,
+)
+from gpuvec.testing.target_check.lockstep_pair import SHARED_RESULTS, LockstepPair, Results, ignore_call
+from gpuvec.testing.worker_process import allow_cpu_time
 
 AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
 MAX_THRESHOLD_SHARE = 1e-4  # of results: rounding is seldom near a threshold, and a wrong rule differs often
-MAX_SLIGHT_SHARE = (
-    1e-2  # of results: no threshold explains that so many differ, and their floats differ too little for another rule
-)
+# No threshold explains that so many results differ, and their floats differ too little for another rule.
+MAX_SLIGHT_SHARE = 1e-2  # of results
+COMMAND = "from gpuvec.testing.target_check.target_comparison import main; main(*sys.argv[1:])"
+PLACE = "place.txt"  # the name of the file with the place of the present call, which remains if the process ends in it
+COMPILATION_SECONDS = 600.0  # of CPU time; the first call of each kind compiles its kernels
+PERTURBATION = 1e-6  # the relative change of a float of the state, of the size of a few roundings
+ROUNDING = 1.2e-7  # the relative change of all floats at once: float32 has 24 bits
+WAYS = 5  # to change a field: up and down, of any agent and of the one that differs, and together with all other fields
+MAX_PERTURBATIONS = 50 * WAYS  # of a difference
+SLIGHT = 10 * TOLERANCE  # floats that differ by at most this differ slightly
 
 
 class ComparisonJob(NamedTuple):
@@ -61,20 +94,6 @@ class ComparisonReport(NamedTuple):
     unfinished: str = ""  # the modes that were not compared to the end, and how far; "" if all were
 
 
-class _Mode(NamedTuple):
-    """The comparison in one autoreset mode."""
-
-    job: ComparisonJob
-    name: str
-    pair: LockstepPair
-    deadline: float  # of `time.monotonic`, after which no call begins
-
-    @property
-    def max_results(self) -> int:
-        """The largest number of results: those of the first reset, of all steps, and of a masked reset after each."""
-        return self.job.num_envs * (1 + 2 * self.job.episodes * self.job.max_episode_steps)
-
-
 def compare(job: ComparisonJob, on_call: Callable[[str, bool], None] = ignore_call) -> ComparisonReport:
     """Compares one autoreset mode after another until one shows a difference.
 
@@ -99,17 +118,14 @@ def compare(job: ComparisonJob, on_call: Callable[[str, bool], None] = ignore_ca
             reports.append(ComparisonReport(unfinished=name))
             continue
         on_call(f"{name}, before the first reset", True)
-        options = job.pair_options(name)
-        pair = LockstepPair(job.env, job.options, on_call=partial(_call_in_mode, on_call, name), **options)  # type: ignore[arg-type]  # a dict of several types
-        reports.append(_compare_in_mode(_Mode(job, name, pair, deadline)))
+        options: dict[str, Any] = job.pair_options(name)
+        options["on_call"] = lambda place, is_first, name=name: on_call(f"{name}, {place}", is_first)
+        pair = LockstepPair(job.env, job.options, **options)
+        reports.append(_compare_in_mode(job, name, pair, deadline))
         pair.close()
         if reports[-1].difference:
             break
     return merge_reports(reports)
-
-
-def _call_in_mode(on_call: Callable[[str, bool], None], mode: str, place: str, is_first: bool) -> None:
-    on_call(f"{mode}, {place}", is_first)
 
 
 def merge_reports(reports: list[ComparisonReport]) -> ComparisonReport:
@@ -119,38 +135,35 @@ def merge_reports(reports: list[ComparisonReport]) -> ComparisonReport:
         reports: the reports, of which the first with a difference determines that of the result.
     """
     first = next((report for report in reports if report.difference), ComparisonReport())
-    return ComparisonReport(
-        sum(report.num_results for report in reports),
-        all(report.identical for report in reports),
-        sum(report.num_sensitive for report in reports),
-        sum(report.threshold_parts for report in reports),
-        sum(report.slight_parts for report in reports),
-        first.difference,
-        first.script,
-        ", ".join(report.unfinished for report in reports if report.unfinished),
-    )
+    numbers = ("num_results", "num_sensitive", "threshold_parts", "slight_parts")
+    sums: dict[str, Any] = {name: sum(getattr(report, name) for report in reports) for name in numbers}
+    unfinished = ", ".join(report.unfinished for report in reports if report.unfinished)
+    return first._replace(**sums, identical=all(report.identical for report in reports), unfinished=unfinished)
 
 
-def _compare_in_mode(mode: _Mode) -> ComparisonReport:
-    job, pair = mode.job, mode.pair
-    report, example, num_ended = ComparisonReport(), ("", ""), np.zeros(job.num_envs, int)
-    # What is too often for the largest number of results is so for those of all calls.
-    while num_ended.min() < job.episodes and not _excess(report, mode.max_results):
-        if time.monotonic() >= mode.deadline:
-            return report._replace(unfinished=f"{mode.name} after {num_ended.min()} of {job.episodes} episodes")
+def _compare_in_mode(job: ComparisonJob, mode: str, pair: LockstepPair, deadline: float) -> ComparisonReport:
+    """Compares one autoreset mode; no call begins after the deadline of `time.monotonic`."""
+    report, example, num_ended = ComparisonReport(), ComparisonReport(), np.zeros(job.num_envs, int)
+    # The results of the first reset, of all steps, and of a masked reset after each. What is too often for the largest number
+    # of results is so for those of all calls.
+    max_results = job.num_envs * (1 + 2 * job.episodes * job.max_episode_steps)
+    while num_ended.min() < job.episodes and not _excess(report, max_results):
+        if time.monotonic() >= deadline:
+            return report._replace(unfinished=f"{mode} after {num_ended.min()} of {job.episodes} episodes")
         cpu, other = pair.call()
         num_ended += pair.ended
         for d in differences(cpu, other):
             if not is_sensitive(pair, cpu, other, d):
-                return report._replace(difference=_description(mode, d), script=_script(mode, d))
+                return _describe(report, job, mode, pair, d)
             kind = "slight_parts" if differs_slightly(cpu, other, d.element[0]) else "threshold_parts"
             parts = getattr(report, kind) + differing_part(pair.layout, cpu, other, d.element[0])
             report = report._replace(num_sensitive=report.num_sensitive + 1, **{kind: parts})
-            example = example if example[0] else (_description(mode, d), _script(mode, d))
+            example = example if example.difference else _describe(example, job, mode, pair, d)
         identical = report.identical and not any(differs_in_bits(cpu[name], other[name]).any() for name in cpu)
         report = report._replace(num_results=report.num_results + job.num_envs, identical=identical)
     if excess := _excess(report, report.num_results):
-        report = report._replace(difference=f"{excess}, too often for rounding; the first: {example[0]}", script=example[1])
+        difference = f"{excess}, too often for rounding; the first: {example.difference}"
+        report = report._replace(difference=difference, script=example.script)
     return report
 
 
@@ -164,20 +177,181 @@ def _excess(report: ComparisonReport, num_results: int) -> str:
     return ""
 
 
-def _description(mode: _Mode, d: Difference) -> str:
-    place = f"{mode.name}, {mode.pair.place}: {d.place(mode.pair.layout)}"
-    return f"{place} is {d.expected} on cpu and {d.actual} on {mode.job.target}"
-
-
-def _script(mode: _Mode, d: Difference) -> str:
-    """Python source that repeats the calls up to the difference and prints it."""
-    job, pair = mode.job, mode.pair
+def _describe(report: ComparisonReport, job: ComparisonJob, mode: str, pair: LockstepPair, d: Difference) -> ComparisonReport:
+    """The report with a difference, and Python source that repeats the calls up to it and prints it."""
+    place = f"{mode}, {pair.place}: {d.place(pair.layout)}"
     variables = "".join(f"os.environ[{name!r}] = {value!r}\n" for name, value in job.variables.items())
-    options = ", ".join(f"{name}={value!r}" for name, value in job.pair_options(mode.name).items())
+    options = ", ".join(f"{name}={value!r}" for name, value in job.pair_options(mode).items())
     element = f"[{d.name!r}]" + "".join(f"[{k}]" for k in d.element)
-    return (
+    script = (
         f"import os\n{variables}from gpuvec.testing.target_check.lockstep_pair import LockstepPair\n"
         f"pair = LockstepPair({job.env!r}, {job.options!r}, {options})\n"
         f"for _ in range({pair.num_calls}):\n    cpu, other = pair.call()\n"
         f"print(cpu{element}, other{element})\n"
     )
+    return report._replace(difference=f"{place} is {d.expected} on cpu and {d.actual} on {job.target}", script=script)
+
+
+def is_sensitive(pair: LockstepPair, cpu: Results, other: Results, difference: Difference) -> bool:
+    """Returns whether a tiny change of the state before the last call gives the CPU the results of the other target.
+
+    The state is changed in `MAX_PERTURBATIONS` ways: a float x by up to `PERTURBATION` * max(1, |x|), in each field of the
+    state in turn, up and down, of any agent and of the one that differs; then all floats, by up to `ROUNDING` * max(1, |x|).
+    The CPU makes the call from E of these states at once. All results of the environment have to be equal, up to the tolerance.
+
+    Args:
+        pair: the targets.
+        cpu: the results of the CPU in the last call.
+        other: those of the other target.
+        difference: the first difference of an environment.
+    """
+    if not difference.element or difference.name in SHARED_RESULTS or not pair.steps_from_state(difference.element[0]):
+        return False
+    row, num_envs, random = difference.element[0], len(pair.ended), np.random.default_rng(0)
+    agent = _first_differing_agent(pair.layout, cpu, other, row)
+    for first in range(0, MAX_PERTURBATIONS, num_envs):
+        count = min(num_envs, MAX_PERTURBATIONS - first)
+        change = partial(_change_floats, pair.layout, agent, range(first, first + count), random)
+        results = pair.repeat_changed(row, change)
+        is_equal = np.ones(count, np.bool_)
+        for name, array in results.items():
+            expected = array[:count]
+            is_unequal = exceeds_tolerance(expected, np.broadcast_to(other[name][row], expected.shape))
+            is_equal &= ~is_unequal.reshape(count, -1).any(1)
+        if is_equal.any():
+            return True
+    return False
+
+
+def _first_differing_agent(layout: ResultLayout, cpu: Results, other: Results, row: int) -> int | None:
+    """The agent of the first value of an agent that differs, in which the cause probably is; None if there is none."""
+    for name, array in cpu.items():
+        if name not in SHARED_RESULTS and layout.num_set_axes(name, array.ndim):
+            elements = np.argwhere(exceeds_tolerance(array[row], other[name][row]))
+            if len(elements) and (agent := layout.agent(name, (row, *elements[0].tolist()))) is not None:
+                return agent
+    return None
+
+
+def _change_floats(
+    layout: ResultLayout, agent: int | None, numbers: range, random: np.random.Generator, floats: dict[str, NDArray[Any]]
+) -> None:
+    """Changes floats of the first rows in the ways with these numbers (see `is_sensitive`)."""
+    names = list(floats)
+    for row, number in enumerate(numbers if names else ()):
+        field, way = divmod(number, WAYS)
+        if way == WAYS - 1:
+            for array in floats.values():
+                array[row] += ROUNDING * random.uniform(-1.0, 1.0, array.shape[1:]) * np.maximum(1.0, np.abs(array[row]))
+            continue
+        name = names[field % len(names)]
+        array = floats[name]
+        element = (row, *random.integers(array.shape[1:]))
+        if agent is not None and way >= 2 and array.ndim > 1:
+            index = layout.index_of_agent(name, agent, array.shape[1])
+            element = element if index is None else (row, index, *element[2:])
+        array[element] += (1 - 2 * (way % 2)) * PERTURBATION * random.uniform() * max(1.0, abs(array[element]))
+
+
+def differing_part(layout: ResultLayout, cpu: Results, other: Results, row: int) -> float:
+    """Returns which part of the result of an environment differs, above 0 and at most 1.
+
+    Each agent and each element of an index set computes its own part, which rounding and wrong rules change alike. The part
+    that differs is therefore the share of the agents, or of the elements of another set if that is larger, whose own values
+    differ: their fields of the state and their rewards. Observations contain values of others, and count if nothing else
+    differs. If an episode ends on one side alone, or if only values of the environment differ, the whole result differs.
+
+    Args:
+        layout: the owners of the elements of results.
+        cpu: {name: (E, ...) array}, the results of the CPU.
+        other: the results of the other target, of which a row differs.
+        row: the index of the environment.
+    """
+    unequal = {name: exceeds_tolerance(a[row], other[name][row]) for name, a in cpu.items() if name not in SHARED_RESULTS}
+    if any(unequal[name].any() for name in ("terminated", "truncated") if name in unequal):
+        return 1.0
+    own, of_environment, of_others = 0.0, 0.0, 0.0
+    for name, elements in unequal.items():
+        num_axes = layout.num_set_axes(name, elements.ndim + 1)
+        part = float(elements.reshape(*elements.shape[:num_axes], -1).any(-1).mean())
+        if not name.startswith(STATE) and name != "reward":
+            of_others = max(of_others, part)
+        elif num_axes:
+            own = max(own, part)
+        else:
+            of_environment = max(of_environment, part)
+    return own or of_environment or of_others
+
+
+def differs_slightly(cpu: Results, other: Results, row: int) -> bool:
+    """Returns whether no flag or integer of the result of an environment differs, and floats differ by at most `SLIGHT`.
+
+    A difference of large numbers, for example, amplifies rounding to more than the tolerance of comparisons. A flag or an
+    integer changes at a threshold, and so do most floats that differ by more.
+
+    Args:
+        cpu: {name: (E, ...) array}, the results of the CPU.
+        other: the results of the other target.
+        row: the index of the environment.
+    """
+    names = (name for name in cpu if name not in SHARED_RESULTS)
+    return not any(exceeds_tolerance(cpu[name][row], other[name][row], SLIGHT).any() for name in names)
+
+
+def compare_in_processes(job: ComparisonJob, num_processes: int = 1) -> ComparisonReport:
+    """Runs `compare(job)` in other processes.
+
+    Args:
+        job: the comparison. A process that ends without a report, such as one whose call takes longer than `job.time_limit`,
+            or an environment that the target cannot run, is reported as a difference.
+        num_processes: the number of processes that run at the same time; with more than one, each compares one autoreset
+            mode. Together they have `job.compare_seconds`.
+    """
+    parts = [job._replace(modes=(mode,)) for mode in job.modes] if num_processes > 1 else [job]
+    deadline = time.monotonic() + job.compare_seconds
+    with ThreadPoolExecutor(num_processes) as executor:
+        return merge_reports(list(executor.map(partial(_compare_in_process, deadline), parts)))
+
+
+def _compare_in_process(deadline: float, job: ComparisonJob) -> ComparisonReport:
+    job = job._replace(compare_seconds=deadline - time.monotonic())
+    with tempfile.TemporaryDirectory() as folder:
+        job_file, report_file, place_file = (Path(folder, name) for name in ("job.json", "report.json", PLACE))
+        job_file.write_text(json.dumps(job._asdict()))
+        process = subprocess.run(
+            python_command(COMMAND, str(job_file), str(report_file)),
+            env={**os.environ, **job.variables},
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if report_file.exists():
+            return ComparisonReport(**json.loads(report_file.read_text()))
+        place = f"{place_file.read_text()}: " if place_file.exists() else ""
+    status = process.returncode
+    if status < 0 and status == -signal.SIGXCPU:  # Windows has neither
+        limit = f"a call on cpu or on {job.target} does not return within {job.time_limit:g} s of CPU time"
+        return ComparisonReport(difference=f"{place}{limit}; if it is only slow, raise --time-limit")
+    cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return ComparisonReport(difference=f"{place}the process of the target ended with {cause}\n{process.stderr.strip()}")
+
+
+def main(job_file: str, report_file: str) -> None:
+    """Runs the job in a file and writes the report to another file.
+
+    Args:
+        job_file: the path of a `ComparisonJob` in JSON.
+        report_file: the path of the `ComparisonReport` to write.
+    """
+    job = ComparisonJob(**json.loads(Path(job_file).read_text()))
+    place_file = Path(report_file).with_name(PLACE)
+
+    def on_call(place: str, is_first: bool) -> None:
+        place_file.write_text(place)
+        allow_cpu_time(job.time_limit + (COMPILATION_SECONDS if is_first else 0.0))
+
+    try:
+        report = compare(job, on_call)
+    except GpuvecError as error:
+        report = ComparisonReport(difference=f"{type(error).__name__}: {error}")
+    Path(report_file).write_text(json.dumps(report._asdict()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
@@ -19,7 +19,6 @@ class CheckTarget(NamedTuple):
 
     name: str
     options: dict[str, str]  # keyword arguments of `make_vec`
-    unavailable_reason: Callable[[Environment], str]  # returns why it cannot be used; "" if it can
     simulated: bool = False  # whether its process needs NUMBA_ENABLE_CUDASIM=1 before Numba is imported
     num_agents: int = NUM_AGENTS  # the default number of environments of a `SingleAgentEnv`
     num_agents_multi: int = NUM_AGENTS  # the default number of environments times agents of a `MultiAgentEnv`
@@ -32,41 +31,28 @@ class CheckTarget(NamedTuple):
         """The environment variables of its process."""
         return {"NUMBA_ENABLE_CUDASIM": "1" if self.simulated else "0"}
 
+    def unavailable_reason(self, env: Environment) -> str:
+        """Returns why it cannot be used; "" if it can.
 
-def _no_reason(env: Environment) -> str:
-    return ""
-
-
-def _gpu_unavailable_reason(env: Environment) -> str:
-    try:
-        parse_device("cuda")
-    except (DeviceError, MissingExtraError) as error:
-        return str(error)
-    return ""
-
-
-def _cuda_c_on_gpu_unavailable_reason(env: Environment) -> str:
-    try:
-        cuda_c_file(env)
-    except AuthoringError as error:
-        return str(error)
-    return _gpu_unavailable_reason(env)
+        Args:
+            env: the environment.
+        """
+        try:
+            if "backend" in self.options:
+                cuda_c_file(env)
+            if self.options["device"] == "cuda":
+                parse_device("cuda")
+            elif "backend" in self.options:
+                host_compiler()
+        except (AuthoringError, DeviceError, MissingExtraError) as error:
+            return str(error)
+        return ""
 
 
-def _cuda_c_on_cpu_unavailable_reason(env: Environment) -> str:
-    try:
-        cuda_c_file(env)
-        host_compiler()
-    except (AuthoringError, MissingExtraError) as error:
-        return str(error)
-    return ""
-
-
-CPU = CheckTarget("cpu", {"device": "cpu", "output": "numpy"}, _no_reason)
+CPU = CheckTarget("cpu", {"device": "cpu", "output": "numpy"})
 SIMULATOR = CheckTarget(
     "sim",
     {"device": "simulator", "output": "numpy"},
-    _no_reason,
     simulated=True,
     num_agents=33,  # each is a Python thread; 33 environments with one agent are two CUDA blocks
     num_agents_multi=16,
@@ -74,9 +60,9 @@ SIMULATOR = CheckTarget(
     max_episode_steps=3,
     slowdown=100.0,
 )
-GPU = CheckTarget("numba", {"device": "cuda", "output": "cupy"}, _gpu_unavailable_reason)
-CUDA_C = CheckTarget("cuda-c", {**GPU.options, "backend": "cuda-c"}, _cuda_c_on_gpu_unavailable_reason)
-CUDA_C_ON_CPU = CheckTarget("cuda-c-cpu", {**CPU.options, "backend": "cuda-c"}, _cuda_c_on_cpu_unavailable_reason)
+GPU = CheckTarget("numba", {"device": "cuda", "output": "cupy"})
+CUDA_C = CheckTarget("cuda-c", {**GPU.options, "backend": "cuda-c"})
+CUDA_C_ON_CPU = CheckTarget("cuda-c-cpu", {**CPU.options, "backend": "cuda-c"})
 # The other targets are compared with the CPU.
 TARGETS: Mapping[str, CheckTarget] = {target.name: target for target in (CPU, CUDA_C_ON_CPU, SIMULATOR, GPU, CUDA_C)}
 

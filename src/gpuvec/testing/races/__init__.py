@@ -1,1 +1,0 @@
-"""Checks for races between the agents of a `MultiAgentEnv`."""

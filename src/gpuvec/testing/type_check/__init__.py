@@ -1,1 +1,0 @@
-"""Checks the types of the parameters, the results and all values of the author's compiled functions."""
