@@ -17,13 +17,17 @@ import json
 import re
 import sys
 import tokenize
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (ROOT / "src", ROOT / "envs")
+USERS = (*SOURCES, ROOT / "benchmarks", ROOT / "tools")  # whose imports and uses of names count
+PACKAGE = ROOT / "src" / "gpuvec"
+SMALL_MODULE_LINES = 120
 MAX_FUNCTION_LINES = 100
 MAX_NESTING = 2  # functions inside functions
 ARRAYS = ("Tensor", "NDArray", "ndarray", "Array")  # annotations whose docstring gives a shape
@@ -64,10 +68,109 @@ class Module(NamedTuple):
         return (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
 
 
-def load_modules() -> list[Module]:
-    """Returns all modules of the package and of the bundled environments, without the templates of new environments."""
-    files = (file for folder in SOURCES for file in sorted(folder.rglob("*.py")) if "templates" not in file.parts)
+@cache
+def load_modules(folders: tuple[Path, ...] = SOURCES) -> list[Module]:
+    """Returns all modules in folders, without the templates of new environments."""
+    files = (file for folder in folders for file in sorted(folder.rglob("*.py")) if "templates" not in file.parts)
     return [Module(file, ast.parse(file.read_text())) for file in files]
+
+
+def inside(modules: list[Module], folder: str) -> list[Module]:
+    """Returns those `modules` that are in a folder of the package; "" is the package."""
+    return [module for module in modules if module.file.is_relative_to(PACKAGE / folder)]
+
+
+def code_lines(modules: list[Module], folders: tuple[str, ...]) -> Iterator[Place]:
+    """Yields the lines of code: those that are not blank, only a comment, or part of a docstring."""
+    for module in (module for folder in folders for module in inside(modules, folder)):
+        documented: set[int] = set()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | Function):
+                for statement in node.body:  # docstrings of attributes are among them
+                    if isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str):
+                        documented.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+        for number, line in enumerate(module.file.read_text().split("\n"), 1):
+            if number not in documented and line.strip() and not line.strip().startswith("#"):
+                yield Place(module.file, number, line.strip())
+
+
+def single_importers(modules: list[Module]) -> Iterator[Place]:
+    """Yields small modules of the package that exactly one other module imports."""
+    files = {module.file for module in modules}
+    importers: dict[Path, set[Path]] = defaultdict(set)
+    for user in load_modules(USERS):
+        for node in ast.walk(user.tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("gpuvec"):
+                base = ROOT / "src" / node.module.replace(".", "/")
+                for alias in node.names:
+                    found = (base / f"{alias.name}.py", base.with_name(f"{base.name}.py"), base / "__init__.py")
+                    importers[next((file for file in found if file in files), base)].add(user.file)
+    for module in inside(modules, ""):
+        lines = module.file.read_text().count("\n")
+        if not module.file.stem.startswith("__") and lines < SMALL_MODULE_LINES and len(importers[module.file]) == 1:
+            yield Place(module.file, 1, f"{lines} lines, imported by {importers[module.file].pop().relative_to(ROOT)}")
+
+
+@cache
+def uses() -> Counter[str]:
+    """How often each name is read, as a variable or as an attribute."""
+    nodes = (node for module in load_modules(USERS) for node in ast.walk(module.tree))
+    names = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load))
+    return Counter(node.id if isinstance(node, ast.Name) else node.attr for node in names)
+
+
+def functions_used_once(modules: list[Module], folder: str) -> Iterator[Place]:
+    """Yields functions in a folder of the package whose names are read at most once."""
+    for module in inside(modules, folder):
+        for f in module.functions():
+            if not f.name.startswith("__") and uses()[f.name] <= 1:
+                yield Place(module.file, f.lineno, f.name)
+
+
+def nested_functions(modules: list[Module], folder: str) -> Iterator[Place]:
+    """Yields functions in a folder of the package once for each function around them."""
+    for module in inside(modules, folder):
+        for f in module.functions():
+            yield from (Place(module.file, n.lineno, n.name) for n in ast.walk(f) if n is not f and isinstance(n, Function))
+
+
+def count_functions(modules: list[Module], folder: str) -> int:
+    """Returns how many functions a folder of the package has."""
+    return sum(1 for module in inside(modules, folder) for _ in module.functions())
+
+
+def alias_names(modules: list[Module]) -> Iterator[Place]:
+    """Yields names that a tuple of attributes is assigned to."""
+    for module in inside(modules, ""):
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+                elements = node.value.elts
+                if all(isinstance(element, ast.Attribute) for element in elements):
+                    yield from (Place(module.file, node.lineno, ast.unparse(element)) for element in elements)
+
+
+def deep_classes(modules: list[Module]) -> Iterator[Place]:
+    """Yields the classes of the longest chain of inheritance within the package."""
+    places, bases = {}, {}
+    for module in inside(modules, ""):
+        for c in module.classes():
+            places[c.name] = Place(module.file, c.lineno, c.name)
+            bases[c.name] = [base.id for base in c.bases if isinstance(base, ast.Name)]
+
+    def chain(name: str, names: tuple[str, ...] = ()) -> tuple[str, ...]:
+        if name not in bases or name in names:
+            return names
+        return max((chain(base, (*names, name)) for base in bases[name]), key=len, default=(*names, name))
+
+    return (places[name] for name in max(map(chain, bases), key=len))
+
+
+def schema_calls(modules: list[Module]) -> Iterator[Place]:
+    """Yields calls of `make_schema`."""
+    for module in inside(modules, ""):
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and "make_schema" in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
+                yield Place(module.file, node.lineno, ast.unparse(node))
 
 
 def parameters(function: Function) -> list[ast.arg]:
@@ -245,6 +348,19 @@ class Measure(NamedTuple):
     total: Callable[[list[Module]], int] | None = None
 
 
+LINES_OF_CODE = {  # {folders of the package: lines of code}
+    ("",): 35_012,
+    ("engine",): 10_042,
+    ("engine/compiler",): 1_975,
+    ("engine/single_agent", "engine/multi_agent"): 3_693,
+    ("engine/layout",): 1_474,
+    ("engine/backends",): 2_745,
+    ("learners",): 12_980,
+    ("testing",): 3_162,
+    ("vector",): 2_819,
+    ("cli",): 2_914,
+}
+# The last ones are budgets of wholes, which may only fall.
 MEASURES = {
     "long_functions": Measure(long_functions, 8),
     "deep_functions": Measure(deep_functions, 0),
@@ -254,6 +370,20 @@ MEASURES = {
     "private_access": Measure(private_access, 0),
     "incomplete_docstrings": Measure(incomplete_docstrings, 0),
     "retired_words": Measure(retired_words, 0),
+    **{
+        f"lines {' + '.join(folders) or 'of code'}": Measure(partial(code_lines, folders=folders), limit)
+        for folders, limit in LINES_OF_CODE.items()
+    },
+    "single_importers": Measure(single_importers, 69),
+    "engine_used_once_percent": Measure(
+        partial(functions_used_once, folder="engine"), 38.0, partial(count_functions, folder="engine")
+    ),
+    "engine_nested_percent": Measure(
+        partial(nested_functions, folder="engine"), 33.0, partial(count_functions, folder="engine")
+    ),
+    "alias_names": Measure(alias_names, 681),
+    "deep_classes": Measure(deep_classes, 4),
+    "schema_calls": Measure(schema_calls, 24),
 }
 
 
@@ -272,9 +402,9 @@ def main() -> int:
         count = len(list(measure.find(modules)))
         values[name] = round(100 * count / measure.total(modules), 1) if measure.total else count
         beyond += values[name] > measure.limit
-        print(f"{name:24} {values[name]:>8}   at most {measure.limit:g}")
+        print(f"{name:42} {values[name]:>8}   at most {measure.limit:g}")
     values["source_lines"] = sum(len(module.file.read_text().splitlines()) for module in modules)
-    print(f"{'source_lines':24} {values['source_lines']:>8}")
+    print(f"{'source_lines':42} {values['source_lines']:>8}")
     if arguments.json:
         arguments.json.write_text(json.dumps(values, indent=1) + "\n")
     return beyond
