@@ -14,27 +14,24 @@ pytest.importorskip("torch")
 from tests.support.run_folders import write_run
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.histories import read_histories
-from gpuvec.learners.runs import curves
 from gpuvec.learners.runs.comparison import (
-    compare_groups,
-    describe_unequal_sizes,
-    final_value,
-    steps_per_second,
-    steps_to_threshold,
-)
-from gpuvec.learners.runs.curves import make_panels, mean_curve
-from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.groups import describe_settings, differing_settings, group_runs
-from gpuvec.learners.runs.history import RunHistory, read_history
-from gpuvec.learners.runs.run_writer import RunWriter
-from gpuvec.learners.runs.seed_statistics import (
     bootstrap_interval,
+    compare_groups,
+    describe_settings,
+    describe_unequal_sizes,
+    differing_settings,
     estimate,
+    final_value,
+    group_runs,
     interquartile_mean,
     mean_and_interval,
+    steps_per_second,
+    steps_to_threshold,
     t_quantile,
 )
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.history import RunHistory, read_histories, read_history
+from gpuvec.learners.runs.run_writer import RunWriter
 
 NAN = float("nan")
 
@@ -215,57 +212,6 @@ class TestGroups:
         text = describe_settings({"hidden": json.dumps(list(range(100)))})
         assert len(text) == len("hidden=") + 40
         assert text.endswith("...")
-
-
-class TestCurves:
-    def test_the_mean_and_the_interval_over_seeds(self, tmp_path: Path) -> None:
-        runs = [read(write_run(tmp_path, seed, {"return": [seed, 10.0 * seed]})) for seed in (1, 2, 3, 4, 5)]
-        curve, messages = mean_curve(runs, "return", "steps")
-        assert messages == []
-        assert curve is not None
-        assert curve.x.tolist() == [100.0, 200.0]
-        assert curve.mean.tolist() == [3.0, 30.0]
-        assert curve.high - curve.mean == pytest.approx([1.9632, 19.632], abs=1e-3)
-        assert curve.num_seeds == 5
-
-    def test_gaps_are_interpolated_and_the_range_is_the_common_one(self, tmp_path: Path) -> None:
-        first = read(write_run(tmp_path, 1, {"return": [NAN, 2.0, NAN, 4.0, 5.0]}))
-        second = read(write_run(tmp_path, 2, {"return": [1.0, 2.0, 3.0, 4.0, NAN]}))
-        curve, messages = mean_curve([first, second], "return", "seconds")
-        assert curve is not None
-        assert curve.x.tolist() == [11.0, 11.5, 12.0]
-        assert curve.mean.tolist() == [2.0, 3.0, 4.0]
-        assert messages == []
-        _, messages = mean_curve([first, second], "return", "steps")
-        assert messages == [f"{second.path} ends at 400 of 500 steps, and so does the curve of its group."]
-
-    def test_runs_without_numbers_are_left_out(self, tmp_path: Path) -> None:
-        good, bad = (read(write_run(tmp_path, seed, {"return": [value]})) for seed, value in ((1, 5.0), (2, NAN)))
-        curve, messages = mean_curve([good, bad], "return", "steps")
-        assert curve is not None
-        assert (curve.mean.tolist(), curve.num_seeds) == ([5.0], 1)
-        assert messages == [f"{bad.path}: return has no number yet. It is left out."]
-        assert mean_curve([bad], "return", "steps")[0] is None
-
-    def test_long_curves_are_averaged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(curves, "MAX_POINTS", 3)
-        run = read(write_run(tmp_path, 1, {"return": [1.0, 2.0, 3.0, 4.0, 6.0]}))
-        curve, _ = mean_curve([run], "return", "steps")
-        assert curve is not None
-        assert curve.mean.tolist() == [1.5, 3.5, 6.0]
-        assert curve.x.tolist() == [150.0, 350.0, 500.0]
-
-    def test_a_panel_for_each_environment_and_role(self, tmp_path: Path) -> None:
-        for rate in (0.1, 0.2):
-            write_run(tmp_path, 1, {"return": [1.0]}, learning_rate=rate)
-        write_run(tmp_path, 1, {"wolves/return": [1.0], "sheep/return": [2.0]}, env="gpuvec/Predators-v0")
-        panels, _ = make_panels(group_runs(read_histories([tmp_path], "return")[0])[0], "steps")
-        labels = [(panel.env, panel.metric_name, [line.name for line in panel.lines]) for panel in panels]
-        assert labels == [
-            ("gpuvec/CartPole-v1", "return", ["ppo learning_rate=0.1 (1 seed)", "ppo learning_rate=0.2 (1 seed)"]),
-            ("gpuvec/Predators-v0", "wolves/return", ["ppo (1 seed)"]),
-            ("gpuvec/Predators-v0", "sheep/return", ["ppo (1 seed)"]),
-        ]
 
 
 class TestComparison:

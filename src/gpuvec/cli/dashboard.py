@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gpuvec.cli.sparkline import Curve
+from gpuvec.cli.figures import Sparkline
 from gpuvec.cli.terminal import printable
 from gpuvec.learners.metric_names import ENV_METRICS, PROGRESS_METRICS, is_of_policy, role_and_name
 
@@ -32,7 +32,7 @@ class Dashboard:
     def __init__(self, title: str, num_iterations: int, may_end_early: bool = False) -> None:
         self._title, self._num_iterations, self._may_end_early = title, num_iterations, may_end_early
         self._metrics: dict[str, float] = {}
-        self._returns: dict[str, Curve] = {}
+        self._returns: dict[str, Sparkline] = {}
         self._times: deque[tuple[float, float]] = deque(maxlen=ITERATIONS_OF_RATE)
         self._stage_seconds: Mapping[str, float] = {}
         self._stages_in_one_graph = False
@@ -55,7 +55,7 @@ class Dashboard:
             self._times.append((metrics["iteration"], metrics["seconds"]))
             for name, value in finite.items():
                 if is_of_policy(name, "return"):
-                    self._returns.setdefault(role_and_name(name)[0], Curve()).add(value)
+                    self._returns.setdefault(role_and_name(name)[0], Sparkline()).add(value)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Draws the frame; rich calls it."""

@@ -26,14 +26,12 @@ from torch import nn, optim
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import CheckpointError, DeviceError, LostProcessError, MissingExtraError, StateError, install_command
 from gpuvec.learners.algorithms import ALL, args_to_dict
-from gpuvec.learners.checkpoint_fit import learning_policies
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.iterations import Iterations
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, resolve_configs, shared_settings
-from gpuvec.learners.runs.checkpoint import load_tensors
-from gpuvec.learners.runs.checkpoint_shards import require_shards
+from gpuvec.learners.runs.checkpoint import learning_policies, load_tensors, require_shards
 from gpuvec.learners.shards.join import join_default_group
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.sharding import divide

@@ -27,7 +27,7 @@ from gpuvec.learners.policy_configs import (
     with_network_names,
 )
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY
-from gpuvec.learners.runs.run_recorder import record_run
+from gpuvec.learners.runs.run_writer import record_run
 from gpuvec.learners.shards.averaging_learner import AveragingLearner
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes

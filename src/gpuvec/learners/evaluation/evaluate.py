@@ -21,8 +21,8 @@ from gpuvec.learners.environments import AgentSpaces, TrainingEnv, find_agent_sp
 from gpuvec.learners.evaluation.players import Act, Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.networks.named_network import make_network
-from gpuvec.learners.policy_files.policy_schema import require_tensors, tensor_type
-from gpuvec.learners.runs.checkpoint_schema import require_network_size
+from gpuvec.learners.policy_files.policy_file import require_tensors, tensor_type
+from gpuvec.learners.runs.checkpoint import require_network_size
 from gpuvec.learners.runs.trusted_code import require_imported
 
 # Checking whether all episodes are over synchronises with a GPU, which costs more than a few steps.

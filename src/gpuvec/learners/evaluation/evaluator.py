@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.checkpoint_fit import learning_policies
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import run_first_episodes
@@ -16,6 +15,7 @@ from gpuvec.learners.evaluation.players import Act, Draws, by_role, role_seed
 from gpuvec.learners.metric_names import EVAL_LENGTH, EVAL_RETURN
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy
+from gpuvec.learners.runs.checkpoint import learning_policies
 from gpuvec.learners.seeds import INTERMEDIATE_EVALUATION, stream_seed
 
 
