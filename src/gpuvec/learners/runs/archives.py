@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import is_numeric
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, parse_json, to_json
 from gpuvec.learners.runs.trusted_code import Signature, code_modules, sign
@@ -98,7 +99,7 @@ class NpzReader:
         count = 1
         for length in shape:
             count *= length
-        if min(shape, default=0) < 0 or dtype.kind not in "biuf" or not dtype.isnative:
+        if min(shape, default=0) < 0 or not is_numeric(dtype) or not dtype.isnative:
             raise self.error(f"{name[:80]!r} has the type {dtype} and the shape {str(shape)[:80]}, and must have numbers")
         if header_size + count * dtype.itemsize != entry.file_size:
             raise self.error(f"{name[:80]!r} has the shape {str(shape)[:80]}, and another number of bytes")
