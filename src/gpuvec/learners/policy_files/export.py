@@ -67,34 +67,16 @@ def export_policy(
     if path.suffix != suffixes[file_format]:
         raise ValueError(f"a file of the format {file_format} ends with {suffixes[file_format]}, got {path}.")
     if file_format == "safetensors":
-        content = policy.to_bytes(None if role is None else [policy.find_role(role)])
-    elif file_format == "c":
-        role = policy.find_role(role)
-        description = describe_policies({role: args_to_dict(policy.args[role])}, {role: policy.spaces[role]})
-        content = to_c_header(PolicyProgram(policy, role), c_prefix(path.stem), description)
-    else:
-        content = export_program(policy, file_format, policy.find_role(role))
-    return write_file(path, content, overwrite)
-
-
-def export_program(policy: TrainedPolicy, file_format: str, role: str) -> bytes:
-    """Returns the content of a file with the program of a policy, which was compared with the network.
-
-    Args:
-        policy: the policies.
-        file_format: "onnx" or "torch".
-        role: the role of the policy.
-
-    Raises:
-        ExportError: torch cannot export the network, or the result computes other numbers.
-        MissingExtraError: a package that the format needs is not installed.
-    """
+        return write_file(path, policy.to_bytes(None if role is None else [policy.find_role(role)]), overwrite)
+    role = policy.find_role(role)
     program = PolicyProgram(policy, role)
     description = describe_policies({role: args_to_dict(policy.args[role])}, {role: policy.spaces[role]})
-    program_format = FORMATS[file_format]
-    content = program_format.convert(program, DESCRIPTION, json.dumps(description))
-    require_equal(program, program_format.load(content, program))
-    return content
+    if file_format == "c":
+        content = to_c_header(program, c_prefix(path.stem), description)
+    else:
+        content = FORMATS[file_format].convert(program, DESCRIPTION, json.dumps(description))
+        require_equal(program, FORMATS[file_format].load(content, program))
+    return write_file(path, content, overwrite)
 
 
 @torch.no_grad()
@@ -252,7 +234,14 @@ def to_onnx(program: PolicyProgram, name: str, text: str) -> bytes:
         ExportError: torch cannot export the network.
         MissingExtraError: onnx, onnxruntime or onnxscript is not installed.
     """
-    _require_onnx()
+    try:
+        import onnx  # noqa: F401  # whether it is there
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"the format onnx needs {error.name}, which is not installed: {install_command('onnx')}"
+        ) from error
     with _quiet_export():
         exported = torch.onnx.export(
             program, _example_inputs(program), dynamo=True, dynamic_shapes=_dynamic_shapes(program),
@@ -361,14 +350,3 @@ def _quiet_export() -> Iterator[None]:
         raise ExportError(f"torch cannot export this network: {reason[:300]}") from error
     finally:
         logger.setLevel(level)
-
-
-def _require_onnx() -> None:
-    try:
-        import onnx  # noqa: F401  # whether it is there
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"the format onnx needs {error.name}, which is not installed: {install_command('onnx')}"
-        ) from error

@@ -142,7 +142,10 @@ def read_policy_file(path: Path | str, framework: str = "pt", trust: bool = Fals
             if DESCRIPTION not in metadata:
                 raise CheckpointError(f"its header has no {DESCRIPTION}, so that gpuvec did not write it.")
             contents = parse_description(metadata[DESCRIPTION])
-            require_dtypes({name: file.get_slice(name).get_dtype() for name in names})
+            for name in names:  # before any is read: other libraries cannot read or test each dtype
+                if (dtype := file.get_slice(name).get_dtype()) not in DTYPES:
+                    problem = f"has the dtype {dtype}, and those of a policy are {', '.join(DTYPES)}"
+                    raise CheckpointError(f"{reprlib.repr(name)} {problem}.")
             tensors = {name: file.get_tensor(name) for name in names}
             networks = split_tensors(tensors, contents["args"])
     except CheckpointError as error:
@@ -272,20 +275,6 @@ def _to_tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _to_tuples(part) for name, part in value.items()}
     return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
-
-
-def require_dtypes(dtypes: Mapping[str, str]) -> None:
-    """Checks the dtypes of the tensors in a file, before any is read: other libraries cannot read or test each of them.
-
-    Args:
-        dtypes: {name: dtype, as safetensors names it}.
-
-    Raises:
-        CheckpointError: a tensor is neither float32 nor float64.
-    """
-    for name, dtype in dtypes.items():
-        if dtype not in DTYPES:
-            raise CheckpointError(f"{reprlib.repr(name)} has the dtype {dtype}, and those of a policy are {', '.join(DTYPES)}.")
 
 
 def split_tensors(tensors: Mapping[str, Any], roles: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

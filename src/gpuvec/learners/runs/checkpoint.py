@@ -288,7 +288,9 @@ def require_checkpoint(checkpoint: object, num_shards: int = 1) -> dict[str, Any
             _require_tensor(value, name)
     for role in settings:
         require_network(policies[role], f"policies.{role}")
-    _require_count(checkpoint["iteration"], "iteration")
+    iteration = checkpoint["iteration"]
+    if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 <= iteration <= MAX_COUNT:
+        raise CheckpointError(f"iteration must be an integer of at least 0, got {reprlib.repr(iteration)}.")
     seconds = checkpoint["seconds"]
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.0 <= seconds < math.inf:
         raise CheckpointError(f"seconds must be a number of at least 0, got {reprlib.repr(seconds)}.")
@@ -374,12 +376,10 @@ def require_tensors(values: Mapping[Any, Any], path: str, depth: int = 1, allow_
             raise CheckpointError(f"the keys of {path} must be strings, got {reprlib.repr(name)}.")
         if isinstance(value, dict):
             require_tensors(value, f"{path}.{name}", depth + 1, allow_numbers)
-        elif not (allow_numbers and all(map(_is_number, value if isinstance(value, list) else [value]))):
+        elif not allow_numbers or any(
+            not isinstance(x, int | float | None) for x in (value if isinstance(value, list) else [value])
+        ):
             _require_tensor(value, f"{path}.{name}")
-
-
-def _is_number(value: object) -> bool:
-    return value is None or isinstance(value, int | float)
 
 
 def _require_tensor(value: object, path: str) -> None:
@@ -390,11 +390,6 @@ def _require_tensor(value: object, path: str) -> None:
     # A tensor of strides 0, which `expand` returns, would need far more memory than the file once it is copied.
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
         raise CheckpointError(f"{path} has the shape {tuple(value.shape)}, and the file contains fewer elements.")
-
-
-def _require_count(value: object, path: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
-        raise CheckpointError(f"{path} must be an integer of at least 0, got {reprlib.repr(value)}.")
 
 
 def _first_line(error: Exception) -> str:

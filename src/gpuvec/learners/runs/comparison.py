@@ -248,35 +248,27 @@ def compare_groups(groups: Sequence[RunGroup], threshold_of: Callable[[str], flo
         groups: the groups of runs.
         threshold_of: returns the reward threshold of an environment, nan if there is none.
     """
-    return [
-        _compare(group, metric_name, threshold_of(group.env), describe_settings(differing))
-        for group, differing in zip(groups, differing_settings(groups), strict=True)
-        for metric_name in group.metric_names
-    ]
-
-
-def _compare(group: RunGroup, metric_name: str, threshold: float, settings: str) -> Comparison:
-    runs = group.runs
-    last_steps = [float(run.columns["steps"][-1]) for run in runs]
-    # The evaluation's mean return is that of all agents, so it belongs to no role.
-    evaluated = np.array([run.evaluated_return if metric_name == "return" else np.nan for run in runs])
-    solved_at = np.array([steps_to_threshold(run, threshold) for run in runs])
-    solved_at = solved_at[np.isfinite(solved_at)]
-    return Comparison(
-        env=group.env, algorithm=group.algorithm, num_seeds=len(runs), metric_name=metric_name,
-        final=_estimate_finite(np.array([final_value(run, metric_name) for run in runs])),
-        evaluated=estimate(evaluated) if np.isfinite(evaluated).all() else Estimate(np.nan, np.nan, np.nan),
-        steps=(min(last_steps), max(last_steps)),
-        steps_per_second=float(np.mean([steps_per_second(run) for run in runs])),
-        threshold=threshold,
-        steps_to_threshold=float(solved_at.mean()) if len(solved_at) else np.nan,
-        seeds_at_threshold=len(solved_at), seeds_evaluated=sum(map(is_evaluated, runs)), settings=settings,
-    )  # fmt: skip
-
-
-def _estimate_finite(values: FloatArray) -> Estimate:
-    finite = values[np.isfinite(values)]
-    return estimate(finite) if len(finite) else Estimate(np.nan, np.nan, np.nan)
+    none, rows = Estimate(np.nan, np.nan, np.nan), []
+    for group, differing in zip(groups, differing_settings(groups), strict=True):
+        runs, threshold = group.runs, threshold_of(group.env)
+        last_steps = [float(run.columns["steps"][-1]) for run in runs]
+        solved_at = np.array([steps_to_threshold(run, threshold) for run in runs])
+        solved_at = solved_at[np.isfinite(solved_at)]
+        for metric_name in group.metric_names:
+            final = np.array([final_value(run, metric_name) for run in runs])
+            final = final[np.isfinite(final)]
+            # The evaluation's mean return is that of all agents, so it belongs to no role.
+            evaluated = np.array([run.evaluated_return if metric_name == "return" else np.nan for run in runs])
+            rows.append(Comparison(
+                env=group.env, algorithm=group.algorithm, num_seeds=len(runs), metric_name=metric_name,
+                final=estimate(final) if len(final) else none,
+                evaluated=estimate(evaluated) if np.isfinite(evaluated).all() else none,
+                steps=(min(last_steps), max(last_steps)),
+                steps_per_second=float(np.mean([steps_per_second(run) for run in runs])), threshold=threshold,
+                steps_to_threshold=float(solved_at.mean()) if len(solved_at) else np.nan, seeds_at_threshold=len(solved_at),
+                seeds_evaluated=sum(map(is_evaluated, runs)), settings=describe_settings(differing),
+            ))  # fmt: skip
+    return rows
 
 
 def final_value(run: RunHistory, metric_name: str) -> float:
