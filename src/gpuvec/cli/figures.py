@@ -149,16 +149,16 @@ def curves_figure(groups: Sequence[RunGroup], x_name: XName) -> tuple[Figure, li
     messages: list[str] = []
     for env in dict.fromkeys(group.env for group in groups):
         in_env = [group for group in groups if group.env == env]
-        labels = unique_descriptions(in_env)
+        descriptions = unique_descriptions(in_env)
         for metric_name in dict.fromkeys(name for group in in_env for name in group.metric_names):
             series = []
-            for color_index, (group, label) in enumerate(zip(in_env, labels, strict=True)):
+            for color_index, (group, description) in enumerate(zip(in_env, descriptions, strict=True)):
                 if metric_name not in group.metric_names:
                     continue
                 curve, notes = mean_curve(group.runs, metric_name, x_name)
                 messages += notes
                 if curve is not None:
-                    series.append(curve._replace(name=f"{label} ({curve.name})", color_index=color_index))
+                    series.append(curve._replace(name=f"{description} ({curve.name})", color_index=color_index))
             if series:
                 role, _, name = metric_name.rpartition("/")
                 title = env if role in ("", ENV_METRICS) else f"{env}, {role}"
@@ -367,9 +367,9 @@ def _draw_chart(axes: Any, chart: Chart) -> None:
     axes.tick_params(labelsize=8)
     axes.grid(True, linewidth=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.22), "borderaxespad": 0.0}
     if handles:
-        legend = axes.legend(handles, labels, fontsize=7, frameon=False, **({} if chart.has_legend_inside else below))
+        below_axes = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.22), "borderaxespad": 0.0}
+        legend = axes.legend(handles, labels, fontsize=7, frameon=False, **({} if chart.has_legend_inside else below_axes))
         for text in legend.get_texts():
             text.set_parse_math(False)
 
