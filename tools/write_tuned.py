@@ -27,7 +27,7 @@ from gpuvec.learners.algorithms import args_from_json
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.tuned_populations import FILE
 from gpuvec.learners.population.search.search_space import PARAMS_PREFIX
-from gpuvec.learners.runs.seed_statistics import Estimate
+from gpuvec.learners.runs.comparison import Estimate
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/tuned.md"
 SECTION = re.compile(r"(<!-- searches -->\n).*?(<!-- end of searches -->)", re.DOTALL)

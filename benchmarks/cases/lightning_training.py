@@ -65,7 +65,7 @@ def measure(figures: Figures, way: str, arguments: Any) -> None:
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import CSVLogger
 
-    from gpuvec.learners.lightning.learner_module import LearnerModule
+    from gpuvec.learners.lightning import LearnerModule
     from gpuvec.learners.ppo import PPOArgs
 
     window, repeats = arguments.iterations, arguments.repeats

@@ -117,7 +117,7 @@ def add_returns(figures: Figures, name: str, env: str, returns: Returns, **detai
         returns: those of the path.
         details: further details.
     """
-    from gpuvec.learners.runs.seed_statistics import estimate
+    from gpuvec.learners.runs.comparison import estimate
 
     value, low, high = estimate(returns.final)
     points = str([round(float(row), 1) for row in returns.curve.mean(1)])
@@ -134,7 +134,7 @@ def add_difference(figures: Figures, name: str, env: str, path: Returns, referen
         env: name of the environment.
         path, reference: the returns of the same seeds.
     """
-    from gpuvec.learners.runs.seed_statistics import estimate
+    from gpuvec.learners.runs.comparison import estimate
 
     value, low, high = estimate(path.final - reference.final)
     gap = path.curve.mean(1) - reference.curve.mean(1)

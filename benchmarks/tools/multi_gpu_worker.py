@@ -23,11 +23,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import gpuvec  # noqa: F401  # registers the environments
 from benchmarks.tools.child_processes import end_with_parent
+from gpuvec.learners.autoscale import ENDLESS
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.iterations import Iterations
 from gpuvec.learners.ppo import PPOArgs
-from gpuvec.learners.scaling.trial import ENDLESS
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.torchrun import process_device, read_launch

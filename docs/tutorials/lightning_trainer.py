@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 import gpuvec
 from gpuvec.learners.evaluation.evaluate import evaluate
-from gpuvec.learners.lightning.learner_module import LearnerModule, lightning_checkpoint
+from gpuvec.learners.lightning import LearnerModule, lightning_checkpoint
 from gpuvec.learners.ppo import PPOArgs, train
 from gpuvec.learners.runs.checkpoint import save
 

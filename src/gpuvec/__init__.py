@@ -25,8 +25,8 @@ from gpuvec.spec import Bools, Floats, Int8s, Ints, MultiAgentEnv, SingleAgentEn
 
 if TYPE_CHECKING:
     from gpuvec.episode import fetch_episode
+    from gpuvec.learners.autoscale import autoscale
     from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
-    from gpuvec.learners.scaling.autoscale import autoscale
     from gpuvec.vector.env import VectorEnv
     from gpuvec.vector.parallel import ParallelEnv
 
@@ -72,7 +72,7 @@ __version__ = "0.2.0"
 # They import Numba or PyTorch.
 LAZY_MODULES = {
     "VectorEnv": "gpuvec.vector.env",
-    "autoscale": "gpuvec.learners.scaling.autoscale",
+    "autoscale": "gpuvec.learners.autoscale",
     "fetch_episode": "gpuvec.episode",
 }
 

@@ -38,6 +38,15 @@ def describe_value(value: Any) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
+def is_numeric(dtype: np.dtype[Any]) -> bool:
+    """Returns whether arrays of a type hold numbers: bool, integers or floats, and no complex numbers, dates, texts or objects.
+
+    Args:
+        dtype: the type.
+    """
+    return dtype.kind in "biuf"
+
+
 def require_functions(env: Any, *names: str, optional: bool = False) -> None:
     """Checks that fields of an environment are functions.
 

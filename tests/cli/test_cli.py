@@ -28,8 +28,7 @@ from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
 from gpuvec.learners.on_policy import ROLLOUT_METRICS
 from gpuvec.learners.ppo import PPO, PPOArgs, train
-from gpuvec.learners.runs.checkpoint import load
-from gpuvec.learners.runs.checkpoint_schema import FORMAT
+from gpuvec.learners.runs.checkpoint import FORMAT, load
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.run_writer import RunWriter
 

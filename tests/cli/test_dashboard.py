@@ -12,8 +12,8 @@ pytest.importorskip("rich")
 pytest.importorskip("tyro")
 
 from gpuvec.cli.dashboard import Dashboard, clock
+from gpuvec.cli.figures import ASCII_BARS, BARS, MAX_MEANS, Sparkline
 from gpuvec.cli.progress import Progress
-from gpuvec.cli.sparkline import ASCII_BARS, BARS, MAX_POINTS, Curve
 
 METRICS = {"iteration": 30.0, "steps": 3000.0, "seconds": 60.0, "steps_per_second": 1234567.0, "gpu_memory": 0.0}
 STAGES = {"collect": 3.0, "estimate": 1.0, "improve": 4.0}
@@ -137,26 +137,26 @@ def test_plain_lines_of_one_policy(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == ["title", line]
 
 
-class TestCurve:
+class TestSparkline:
     def test_levels_are_between_the_lowest_and_the_highest_value(self) -> None:
-        curve = Curve()
+        curve = Sparkline()
         for value in (-4.0, 4.0, 0.0):
             curve.add(value)
         assert curve.text(8) == f"{BARS[0]}{BARS[-1]}{BARS[4]}"
-        assert Curve().text(8) == ""
+        assert Sparkline().text(8) == ""
 
     def test_a_constant_is_flat(self) -> None:
-        curve = Curve()
+        curve = Sparkline()
         for _ in range(3):
             curve.add(2.0)
         assert curve.text(8) == BARS[0] * 3
 
     def test_a_long_curve_keeps_its_shape_and_bounded_memory(self) -> None:
-        curve = Curve()
-        for value in range(100 * MAX_POINTS):
+        curve = Sparkline()
+        for value in range(100 * MAX_MEANS):
             curve.add(float(value))
         text = curve.text(32)
-        assert MAX_POINTS // 2 <= len(curve._means) < MAX_POINTS
+        assert MAX_MEANS // 2 <= len(curve._means) < MAX_MEANS
         assert 16 <= len(text) <= 32
         assert list(text) == sorted(text, key=BARS.index)
         assert (text[0], text[-1]) == (BARS[0], BARS[-1])

@@ -56,7 +56,7 @@ print("trained")
 @pytest.mark.parametrize(
     "module",
     [
-        *("gpuvec.cli", "gpuvec.doctor", "gpuvec.learners.runs.run_recorder", "gpuvec.learners.deferred_signals"),
+        *("gpuvec.cli", "gpuvec.doctor", "gpuvec.learners.runs.run_writer", "gpuvec.learners.deferred_signals"),
         *("gpuvec.testing.worker_process", "gpuvec.testing.target_check.target_comparison", "gpuvec.replay.live.server"),
         *("gpuvec.engine.backends.cache.store", "gpuvec.engine.backends.host_memory", "gpuvec.learners.population"),
     ],

@@ -110,7 +110,7 @@ register_algorithm("second", SecondArgs, "gpuvec.learners.ppo:PPO")
     def test_parametrised_tests_include_a_registered_algorithm(self, folder: Path) -> None:
         pytest.importorskip("torch")
         pytest.importorskip("tyro")
-        test = "tests/learners/test_runs.py::test_a_killed_run_resumes_as_if_uninterrupted"
+        test = "tests/learners/test_checkpoint.py::test_a_killed_run_resumes_as_if_uninterrupted"
         variants = collect(test, "-p", "second_algorithm", paths=[folder])
         assert {variant.rpartition("-")[2] for variant in variants} == {"ppo", "a2c", "ddpg", "td3", "second_algorithm:second"}
 

@@ -14,16 +14,14 @@ torch = pytest.importorskip("torch")
 
 import gpuvec
 from gpuvec.cli import main
+from gpuvec.learners import autoscale as search
+from gpuvec.learners.autoscale import ROLLOUTS_IN_MEMORY, Trial, fastest, process_bytes, run_trial, trials_of_all
 from gpuvec.learners.buffers.memory_check import rollout_bytes
 from gpuvec.learners.config.ddpg_config import DDPGArgs
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.ddpg import DDPG
 from gpuvec.learners.opponents import Scripted
 from gpuvec.learners.ppo import PPO
-from gpuvec.learners.scaling import autoscale as search
-from gpuvec.learners.scaling.autoscale import ROLLOUTS_IN_MEMORY
-from gpuvec.learners.scaling.trial import Trial, process_bytes, run_trial
-from gpuvec.learners.scaling.trial_choice import fastest, trials_of_all
 from gpuvec.learners.shards.process_group import Processes
 
 ARGS = PPOArgs(device="cpu", num_envs=4, num_steps=32)

@@ -24,8 +24,7 @@ from gpuvec.errors import ExportError
 from gpuvec.learners.networks.deterministic import Critic
 from gpuvec.learners.networks.mlp import SeparateMLP
 from gpuvec.learners.policy_files.c_header import c_prefix
-from gpuvec.learners.policy_files.export import export_policy
-from gpuvec.learners.policy_files.policy_program import PolicyProgram
+from gpuvec.learners.policy_files.export import PolicyProgram, export_policy
 from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "policies.md").read_text()

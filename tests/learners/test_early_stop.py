@@ -17,8 +17,8 @@ from gpuvec.cli import main
 from gpuvec.learners import iterations
 from gpuvec.learners.ppo import PPOArgs, train
 from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.history import summarize_runs
 from gpuvec.learners.runs.run_writer import RunWriter
-from gpuvec.learners.runs.summary import summarize_runs
 
 ARGS = PPOArgs(
     env="gpuvec/CartPole-v1", device="cpu", num_envs=8, num_steps=8, hidden=(8,), num_iterations=5,

@@ -15,12 +15,11 @@ import pytest
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs import records
+from gpuvec.learners.runs.comparison import group_runs
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.groups import group_runs
-from gpuvec.learners.runs.history import read_history
+from gpuvec.learners.runs.history import last_metrics, read_history, summarize_run, summarize_runs
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES
 from gpuvec.learners.runs.sinks import JsonLines, read_metric_lines
-from gpuvec.learners.runs.summary import last_metrics, summarize_run, summarize_runs
 from gpuvec.replay.live.server import LiveStatus, MetricReader
 
 LINE = b'{"iteration": 1, "steps": 16, "seconds": 1.0, "steps_per_second": 16.0, "return": 2.0}\n'

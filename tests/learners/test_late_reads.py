@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners import iterations
 from gpuvec.learners.cuda_graphs.readout import Readout
-from gpuvec.learners.evaluation.evaluator import Evaluator
+from gpuvec.learners.evaluation.evaluate import Evaluator
 from gpuvec.learners.ppo import PPOArgs, train
 
 TIMED = ("seconds", "steps_per_second", "gpu_memory")

@@ -26,8 +26,7 @@ from tests.learners.test_shards import differences
 from tests.support.process_trainings import PPO, SHARDS, TRAININGS, numbers_of
 
 from gpuvec.errors import CheckpointError, DeviceError, MissingExtraError, StateError
-from gpuvec.learners.lightning.learner_module import LearnerModule, lightning_checkpoint
-from gpuvec.learners.lightning.trainer_checks import require_supported, training_device
+from gpuvec.learners.lightning import LearnerModule, lightning_checkpoint, require_supported, training_device
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.training import train
 
@@ -298,7 +297,7 @@ def test_checkpoints_of_other_modules_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
-    monkeypatch.delitem(sys.modules, "gpuvec.learners.lightning.learner_module")
+    monkeypatch.delitem(sys.modules, "gpuvec.learners.lightning")
     with pytest.raises(MissingExtraError, match=r'this needs PyTorch Lightning .*pip install .*\[lightning\]"'):
-        runpy.run_module("gpuvec.learners.lightning.learner_module")
+        runpy.run_module("gpuvec.learners.lightning")
     assert issubclass(LearnerModule, LightningModule)

@@ -28,8 +28,8 @@ from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep import Search, population_of_part
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep
+from gpuvec.learners.runs.archives import RECORD, NpzReader, nest, write_npz
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.npz_files import RECORD, NpzReader, nest, write_npz
 
 BASE = PPOArgs(
     env="gpuvec/CartPole-v1", device="cpu", num_envs=2, num_steps=8, num_minibatches=2, hidden=(8,), anneal_lr=False,

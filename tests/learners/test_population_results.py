@@ -17,7 +17,6 @@ from gpuvec.errors import StateError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
-from gpuvec.learners.histories import read_histories
 from gpuvec.learners.population import population_training
 from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
@@ -26,11 +25,10 @@ from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.population.results.population_folder import load_population, save_population
 from gpuvec.learners.population.results.population_history import PopulationHistory, read_history
 from gpuvec.learners.population.results.population_result import PopulationResult
+from gpuvec.learners.runs.archives import NpzReader, to_npz
 from gpuvec.learners.runs.checkpoint import load
-from gpuvec.learners.runs.comparison import compare_groups
-from gpuvec.learners.runs.groups import group_runs
-from gpuvec.learners.runs.npz_files import NpzReader, to_npz
-from gpuvec.learners.runs.seed_statistics import bootstrap_interval
+from gpuvec.learners.runs.comparison import bootstrap_interval, compare_groups, group_runs
+from gpuvec.learners.runs.history import read_histories
 from gpuvec.learners.training import train
 
 BASE = PPOArgs(
@@ -179,7 +177,7 @@ def test_agents_are_runs_with_their_own_seeds(tmp_path: Path) -> None:
 
 
 def test_agents_with_too_many_settings_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuvec.learners.population.results.agent_runs.MAX_CONFIGURATIONS", 2)
+    monkeypatch.setattr("gpuvec.learners.runs.history.MAX_CONFIGURATIONS", 2)
     save_population(tmp_path, trained())
     histories, messages = read_histories([tmp_path], "return")
     assert histories == []

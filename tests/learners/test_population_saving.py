@@ -36,10 +36,10 @@ from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
 from gpuvec.learners.population.state.state_arrays import state_to_arrays
 from gpuvec.learners.runs import run_writer
+from gpuvec.learners.runs.archives import flatten
 from gpuvec.learners.runs.checkpoint import load, save_to_folder
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.history import read_history
-from gpuvec.learners.runs.npz_files import flatten
 
 BASE = PPOArgs(
     env="gpuvec/CartPole-v1", device="cpu", num_envs=3, num_steps=16, num_iterations=6, num_minibatches=3, hidden=(8,),

@@ -40,8 +40,8 @@ from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_swe
 from gpuvec.learners.population.state.agent_selection import select_agents
 from gpuvec.learners.population.state.agent_state import AgentState
 from gpuvec.learners.ppo import PPO
+from gpuvec.learners.runs.comparison import Estimate
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.seed_statistics import Estimate
 
 BASE = PPOArgs(
     env="gpuvec/CartPole-v1", device="cpu", num_envs=3, num_steps=16, num_iterations=4, num_minibatches=3, hidden=(8,),

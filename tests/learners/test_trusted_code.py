@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.runs.npz_files import write_npz
-from gpuvec.learners.runs.signed_archives import archive_signature, write_signed
+from gpuvec.learners.runs.archives import archive_signature, write_npz, write_signed
 from gpuvec.learners.runs.trusted_code import (
     Signature,
     code_modules,

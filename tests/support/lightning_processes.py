@@ -10,7 +10,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tests.support.process_trainings import PPO, SHARDS, numbers_of
 
-from gpuvec.learners.lightning.learner_module import LearnerModule
+from gpuvec.learners.lightning import LearnerModule
 
 
 def main(folder: Path) -> None:

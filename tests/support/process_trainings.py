@@ -21,11 +21,11 @@ from tests.support import street_env  # noqa: F401  # registers the street
 import gpuvec
 from gpuvec.cli import main
 from gpuvec.errors import GpuvecError
+from gpuvec.learners import autoscale
 from gpuvec.learners.a2c import A2CArgs
+from gpuvec.learners.autoscale import Trial
 from gpuvec.learners.ddpg import TD3Args
 from gpuvec.learners.ppo import PPOArgs
-from gpuvec.learners.scaling import autoscale
-from gpuvec.learners.scaling.trial import Trial
 from gpuvec.learners.shards import heartbeats, inboxes
 from gpuvec.learners.training import Result, train
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,3 +31,13 @@ def write_run(
         run.finish({"mean_return": evaluated})
     run.close()
     return run.path
+
+
+def write_compared_runs(folder: Path) -> Path:
+    """Runs of CartPole with two learning rates, of three seeds and of one, and one run with two roles."""
+    for seed in (1, 2, 3):
+        columns = {"return": [float(seed), 480.0 * seed], "eval_return": [math.nan, 480.0 * seed]}
+        write_run(folder, seed, columns, evaluated=100.0 * seed, learning_rate=0.1, evaluate_params={})
+    write_run(folder, 1, {"return": [5.0, 6.0], "eval_return": [5.0, 6.0]}, learning_rate=0.2, evaluate_params={})
+    write_run(folder, 1, {"wolves/return": [1.0, 2.0], "sheep/return": [3.0, 4.0]}, env="gpuvec/Predators-v0")
+    return folder

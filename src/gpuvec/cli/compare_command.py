@@ -17,8 +17,7 @@ from gpuvec.cli.terminal import printable
 from gpuvec.cli.text_table import print_table
 
 if TYPE_CHECKING:
-    from gpuvec.learners.runs.comparison import Comparison
-    from gpuvec.learners.runs.seed_statistics import Estimate
+    from gpuvec.learners.runs.comparison import Comparison, Estimate
 
 CSV_COLUMNS = (
     "environment", "algorithm", "seeds", "metric", "final", "final_low", "final_high", "evaluated", "evaluated_low",
@@ -52,9 +51,8 @@ def compare(
         require_writable(csv, force)
 
     import gpuvec  # noqa: F401  # registers the bundled environments
-    from gpuvec.learners.histories import read_histories
-    from gpuvec.learners.runs.comparison import compare_groups, describe_unequal_sizes, reward_threshold
-    from gpuvec.learners.runs.groups import group_runs
+    from gpuvec.learners.runs.comparison import compare_groups, describe_unequal_sizes, group_runs, reward_threshold
+    from gpuvec.learners.runs.history import read_histories
 
     histories, messages = read_histories(runs, metric_name)
     groups, left_out = group_runs(histories)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gpuvec.cli.sparkline import Curve
+from gpuvec.cli.figures import Sparkline
 from gpuvec.cli.terminal import printable
 from gpuvec.learners.metric_names import ENV_METRICS, PROGRESS_METRICS, is_of_policy, role_and_name
 
@@ -32,7 +32,7 @@ class Dashboard:
     def __init__(self, title: str, num_iterations: int, may_end_early: bool = False) -> None:
         self._title, self._num_iterations, self._may_end_early = title, num_iterations, may_end_early
         self._metrics: dict[str, float] = {}
-        self._returns: dict[str, Curve] = {}
+        self._returns: dict[str, Sparkline] = {}
         self._times: deque[tuple[float, float]] = deque(maxlen=ITERATIONS_OF_RATE)
         self._stage_seconds: Mapping[str, float] = {}
         self._stages_in_one_graph = False
@@ -55,55 +55,58 @@ class Dashboard:
             self._times.append((metrics["iteration"], metrics["seconds"]))
             for name, value in finite.items():
                 if is_of_policy(name, "return"):
-                    self._returns.setdefault(role_and_name(name)[0], Curve()).add(value)
+                    self._returns.setdefault(role_and_name(name)[0], Sparkline()).add(value)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """Draws the frame; rich calls it."""
+        """Draws the frame: progress, facts about the training as a whole, and metrics; rich calls it."""
         from rich import box
         from rich.console import Group
         from rich.panel import Panel
-        from rich.text import Text
-
-        with self._lock:
-            parts = [self._progress_bar(), self._facts(options.ascii_only), *self._metrics_tables()]
-        yield Panel(Group(*parts), title=Text(printable(self._title)), title_align="left", box=box.ROUNDED, expand=False)
-
-    def _progress_bar(self) -> RenderableType:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        iteration = self._metrics.get("iteration", 0.0)
-        grid = Table.grid(padding=(0, 1))
-        bar = ProgressBar(total=self._num_iterations, completed=iteration, width=BAR_WIDTH)
-        grid.add_row(bar, Text(f"{iteration / self._num_iterations:.0%}"))
-        return grid
-
-    def _facts(self, ascii_only: bool) -> RenderableType:
-        """The lines about the training as a whole: a name and a text in each."""
-        from rich.table import Table
-        from rich.text import Text
-
-        m = self._metrics
-        grid = Table.grid(padding=(0, 2))
-        rows = [("iteration", f"{m.get('iteration', 0.0):.0f} of {self._num_iterations}")]
-        if m:
-            rows += [
-                ("env steps", f"{m['steps']:,.0f}"),
-                ("env steps/s", f"{m['steps_per_second']:,.0f}"),
-                ("time", f"{clock(m['seconds'])} elapsed, {self._remaining()}"),
-            ]
-        if m.get("gpu_memory"):
-            rows.append(("GPU memory", f"{m['gpu_memory'] / 2**30:.2f} GiB"))
-        if self._stage_seconds:
-            rows.append(("stages", self._shares()))
-        for role, curve in self._returns.items():
-            name = f"{role} return" if role else "return"
-            value = m[f"{role}/return" if role else "return"]
-            rows.append((name, f"{value:<9.4g} {curve.text(SPARKLINE_WIDTH, ascii_only)}"))
-        for name, text in rows:
-            grid.add_row(Text(printable(name), style="bold"), Text(printable(text)))
-        return grid
+        with self._lock:
+            m = self._metrics
+            iteration = m.get("iteration", 0.0)
+            bar, facts = Table.grid(padding=(0, 1)), Table.grid(padding=(0, 2))
+            progress = ProgressBar(total=self._num_iterations, completed=iteration, width=BAR_WIDTH)
+            bar.add_row(progress, Text(f"{iteration / self._num_iterations:.0%}"))
+            rows = [("iteration", f"{iteration:.0f} of {self._num_iterations}")]
+            if m:
+                rows.append(("env steps", f"{m['steps']:,.0f}"))
+                rows.append(("env steps/s", f"{m['steps_per_second']:,.0f}"))
+                rows.append(("time", f"{clock(m['seconds'])} elapsed, {self._remaining()}"))
+            if m.get("gpu_memory"):
+                rows.append(("GPU memory", f"{m['gpu_memory'] / 2**30:.2f} GiB"))
+            if self._stage_seconds:
+                total = sum(self._stage_seconds.values()) or 1.0
+                shares = "  ".join(f"{name} {seconds / total:.0%}" for name, seconds in self._stage_seconds.items())
+                rows.append(("stages", shares + ("  (one graph: measured once)" if self._stages_in_one_graph else "")))
+            for role, curve in self._returns.items():
+                value = m[f"{role}/return" if role else "return"]
+                text = f"{value:<9.4g} {curve.text(SPARKLINE_WIDTH, options.ascii_only)}"
+                rows.append((f"{role} return" if role else "return", text))
+            for name, text in rows:
+                facts.add_row(Text(printable(name), style="bold"), Text(printable(text)))
+            # The metrics of the policies, a column for each role, and a table of those of the environment.
+            parts, columns = [bar, facts], dict[str, dict[str, float]]()
+            for name, value in m.items():
+                role, metric_name = role_and_name(name)
+                if name not in PROGRESS_METRICS and not is_of_policy(name, "return"):
+                    columns.setdefault(role, {})[metric_name] = value
+            of_env = {ENV_METRICS: columns.pop(ENV_METRICS)} if ENV_METRICS in columns else {}
+            for heading, group in (("policy", columns), ("environment", of_env)):
+                table = Table(box=None, pad_edge=False)
+                table.add_column(heading)
+                for role in group:
+                    table.add_column(Text(printable(role)) if heading == "policy" else "", justify="right")
+                for metric_name in dict.fromkeys(name for column in group.values() for name in column):
+                    cells = (f"{column[metric_name]:.4g}" if metric_name in column else "" for column in group.values())
+                    table.add_row(Text(printable(metric_name.replace("_", " "))), *cells)
+                if group:
+                    parts.append(table)
+        yield Panel(Group(*parts), title=Text(printable(self._title)), title_align="left", box=box.ROUNDED, expand=False)
 
     def _remaining(self) -> str:
         """The text about the remaining time, at the rate of the last iterations."""
@@ -116,33 +119,6 @@ class Dashboard:
         else:
             seconds = left * (end - begin) / (last - first)
         return f"{'at most ' if self._may_end_early else ''}{clock(seconds)} left"
-
-    def _shares(self) -> str:
-        total = sum(self._stage_seconds.values()) or 1.0
-        shares = "  ".join(f"{name} {seconds / total:.0%}" for name, seconds in self._stage_seconds.items())
-        return shares + ("  (one graph: measured once)" if self._stages_in_one_graph else "")
-
-    def _metrics_tables(self) -> Iterator[RenderableType]:
-        """The metrics of the policies, a column for each role, and a table of those of the environment."""
-        from rich.table import Table
-        from rich.text import Text
-
-        columns: dict[str, dict[str, float]] = {}
-        for name, value in self._metrics.items():
-            role, metric_name = role_and_name(name)
-            if name not in PROGRESS_METRICS and not is_of_policy(name, "return"):
-                columns.setdefault(role, {})[metric_name] = value
-        of_env = {ENV_METRICS: columns.pop(ENV_METRICS)} if ENV_METRICS in columns else {}
-        for heading, group in (("policy", columns), ("environment", of_env)):
-            table = Table(box=None, pad_edge=False)
-            table.add_column(heading)
-            for role in group:
-                table.add_column(Text(printable(role)) if heading == "policy" else "", justify="right")
-            for metric_name in dict.fromkeys(name for column in group.values() for name in column):
-                cells = (f"{column[metric_name]:.4g}" if metric_name in column else "" for column in group.values())
-                table.add_row(Text(printable(metric_name.replace("_", " "))), *cells)
-            if group:
-                yield table
 
 
 def clock(seconds: float) -> str:

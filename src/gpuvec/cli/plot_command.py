@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -12,6 +12,9 @@ from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.population_run import is_population
 from gpuvec.cli.terminal import print_lines
 from gpuvec.learners.runs.records import SWEEP
+
+if TYPE_CHECKING:
+    from gpuvec.cli.figures import Figure, XName
 
 DEFAULT_PNG = Path("learning_curves.png")
 
@@ -46,89 +49,67 @@ def plot(
         png = DEFAULT_PNG
     for path in filter(None, (png, html)):
         require_writable(path, force)
-    if any((path / SWEEP).is_file() for path in runs):
-        return plot_trials(runs, png, html, force)
-    populations = [path for path in runs if is_population(path)]
-    if populations:
-        return plot_population(runs, metric_name, x, png, html, force)
+    from gpuvec.cli.figures import to_html, to_png
 
-    from gpuvec.learners.histories import read_histories
-    from gpuvec.learners.runs.curves import make_panels
-    from gpuvec.learners.runs.groups import group_runs
+    if any((path / SWEEP).is_file() for path in runs):
+        figure, text = _draw_trials(runs)
+    elif any(is_population(path) for path in runs):
+        if len(runs) > 1 or html is not None or x != "steps":
+            raise ValueError(
+                "a population is drawn alone, over the steps of an agent, as a PNG file: give one folder and --png."
+            )
+        figure, text = _draw_population(runs[0], metric_name)
+    else:
+        figure, text = _draw_curves(runs, metric_name, x)
+    if png is not None:
+        write_file(png, to_png(figure), force)
+    if html is not None:
+        write_file(html, to_html(figure).encode(), force)
+    names = " and ".join(str(path) for path in (png, html) if path is not None)
+    print_lines(f"wrote      {names}: {text}")
+    return 0
+
+
+def _draw_curves(runs: Sequence[Path], metric_name: str, x: XName) -> tuple[Figure, str]:
+    """Returns the learning curves of runs, and how many there are."""
+    from gpuvec.cli.figures import Chart, curves_figure
+    from gpuvec.learners.runs.comparison import group_runs
+    from gpuvec.learners.runs.history import read_histories
 
     histories, messages = read_histories(runs, metric_name)
     groups, left_out = group_runs(histories)
-    panels, notes = make_panels(groups, x)
+    figure, notes = curves_figure(groups, x)
     print_messages([*messages, *left_out, *notes])
-    if not panels:
+    if not figure.panels:
         raise ValueError("there is no curve to draw: none of the runs has a number that can be shown.")
-    if png is not None:
-        from gpuvec.cli.curves_png import draw_png
-
-        write_file(png, draw_png(panels, x), force)
-    if html is not None:
-        from gpuvec.cli.curves_html import draw_html
-
-        write_file(html, draw_html(panels, x).encode(), force)
-    num_curves = sum(len(panel.lines) for panel in panels)
+    num_curves = sum(len(panel.series) for panel in figure.panels if isinstance(panel, Chart))
     num_runs = sum(len(group.runs) for group in groups)
-    names = " and ".join(str(path) for path in (png, html) if path is not None)
-    print_lines(f"wrote      {names}: {count(num_curves, 'curve')} of {count(num_runs, 'run')}")
-    return 0
+    return figure, f"{count(num_curves, 'curve')} of {count(num_runs, 'run')}"
 
 
-def plot_population(runs: Sequence[Path], metric_name: str, x: str, png: Path | None, html: Path | None, force: bool) -> int:
-    """Draws the results of a population.
-
-    Args:
-        runs: the folder of the population alone.
-        metric_name, x, png, html, force: the options of the command.
-
-    Raises:
-        ValueError: several folders, or options that are for single runs.
-    """
-    if len(runs) > 1 or html is not None or x != "steps" or png is None:
-        raise ValueError("a population is drawn alone, over the steps of an agent, as a PNG file: give one folder and --png.")
-    from gpuvec.cli.population_png import draw_population
+def _draw_population(path: Path, metric_name: str) -> tuple[Figure, str]:
+    """Returns the results of a population, and of how many agents they are."""
+    from gpuvec.cli.figures import population_figure
     from gpuvec.learners.population.results.population_history import read_population_history
     from gpuvec.learners.runs.folder import RunFolder
 
-    with RunFolder(runs[0]) as folder:
+    with RunFolder(path) as folder:
         base, history = read_population_history(folder)
     title = f"{base.get('env', '?')}, {history.num_agents:,} agents"
-    write_file(png, draw_population(history, title, metric_name), force)
-    print_lines(f"wrote      {png}: quantiles of {count(history.num_agents, 'agent')}")
-    return 0
+    return population_figure(history, title, metric_name), f"quantiles of {count(history.num_agents, 'agent')}"
 
 
-def plot_trials(runs: Sequence[Path], png: Path | None, html: Path | None, force: bool) -> int:
-    """Draws the trials of a search.
-
-    Args:
-        runs: the folder of the search alone.
-        png, html, force: the options of the command.
-
-    Raises:
-        ValueError: several folders.
-    """
+def _draw_trials(runs: Sequence[Path]) -> tuple[Figure, str]:
+    """Returns the trials of a search, and how many there are."""
     if len(runs) > 1:
         raise ValueError("a search is drawn alone: give one folder.")
+    from gpuvec.cli.figures import trials_figure
     from gpuvec.learners.population.search.trials import read_trials
     from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(runs[0]) as folder:
         trials = read_trials(folder)
-    if png is not None:
-        from gpuvec.cli.trials_png import draw_trials
-
-        write_file(png, draw_trials(trials), force)
-    if html is not None:
-        from gpuvec.cli.trials_html import draw_trials_html
-
-        write_file(html, draw_trials_html(trials).encode(), force)
-    names = " and ".join(str(path) for path in (png, html) if path is not None)
-    print_lines(f"wrote      {names}: {count(len(trials.scores), 'trial')}")
-    return 0
+    return trials_figure(trials), count(len(trials.scores), "trial")
 
 
 def print_messages(messages: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
 
 if TYPE_CHECKING:
-    from gpuvec.learners.runs.summary import RunSummary
+    from gpuvec.learners.runs.history import RunSummary
 
 
 def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
@@ -27,7 +27,7 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
     Args:
         folder: the folder that contains the run folders.
     """
-    from gpuvec.learners.runs.summary import summarize_runs
+    from gpuvec.learners.runs.history import summarize_runs
 
     rows = [table_row(run) for run in summarize_runs(folder)]
     if not rows:

@@ -12,7 +12,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.shards.torchrun import Sharding
 
 if TYPE_CHECKING:
-    from gpuvec.learners.scaling.autoscale import Scale
+    from gpuvec.learners.autoscale import Scale
 
 A = TypeVar("A", bound=TrainingArgs)
 
@@ -27,7 +27,7 @@ def choose_scale(args: A, roles: Iterable[str], num_steps: int | None, sharding:
         sharding: how the environments are divided.
     """
     with waiting("measuring how many environments make most steps per second"):
-        from gpuvec.learners.scaling.autoscale import autoscale
+        from gpuvec.learners.autoscale import autoscale
 
         scale = autoscale(dict.fromkeys(roles, args), num_steps=num_steps, **dataclasses.asdict(sharding))
     print_table(scale_rows(scale))

@@ -113,12 +113,13 @@ def draw_pictures(result: SweepResult) -> dict[str, bytes]:
     Args:
         result: the result of the search.
     """
-    from gpuvec.cli.trials_png import draw_trials
+    from gpuvec.cli.figures import to_png, trials_figure
     from gpuvec.learners.population.search.sweep_folder import TRIALS_PICTURE
 
     args = result.args
+    trials = Trials(args.base.env, args.parameters, result.values, result.scores, result.rungs)
     try:
-        return {TRIALS_PICTURE: draw_trials(Trials(args.base.env, args.parameters, result.values, result.scores, result.rungs))}
+        return {TRIALS_PICTURE: to_png(trials_figure(trials))}
     except MissingExtraError as error:
         print_lines(f"picture    none: {error}")
         return {}

@@ -19,9 +19,7 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
     Args:
         rows: the cells of each row, as many in each; the first row contains the headings.
     """
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    print_lines(*("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows))
+    print_lines(*fitted_table(rows, UNLIMITED))
 
 
 def terminal_width() -> int:

@@ -25,9 +25,8 @@ from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.runs.records import CHECKPOINT_EVERY, PYTHON_OBJECTS, SETTINGS
+from gpuvec.learners.runs.records import CHECKPOINT_EVERY, PYTHON_OBJECTS, SETTINGS, read_record
 from gpuvec.learners.runs.sinks import NO_TRACKING, Tracking
-from gpuvec.learners.runs.summary import read_record
 from gpuvec.learners.shards.torchrun import Sharding, process_device, read_launch
 from gpuvec.registration import find_env_spec
 
@@ -110,8 +109,7 @@ def _train_policies(
 ) -> int:
     """Trains from the beginning, or from where the processes of this job were that torchrun has started again."""
     with waiting("loading PyTorch"):
-        from gpuvec.learners.runs.restarts import interrupted_run, require_same_settings
-        from gpuvec.learners.runs.run_writer import RunWriter
+        from gpuvec.learners.runs.run_writer import RunWriter, interrupted_run, require_same_settings
 
     if interrupted := interrupted_run():
 
@@ -249,8 +247,7 @@ def _continue_run(
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest
         from gpuvec.learners.runs.folder import RunFolder
-        from gpuvec.learners.runs.restarts import recorded_sync
-        from gpuvec.learners.runs.run_writer import RunWriter, changed_versions
+        from gpuvec.learners.runs.run_writer import RunWriter, changed_versions, recorded_sync
         from gpuvec.learners.runs.sinks import read_metric_lines
 
     with ExitStack() as stack:
@@ -322,8 +319,7 @@ def _settings_to_resume(checkpoint: Mapping[str, Any], path: Path, total_steps: 
         gymnasium.error.Error: there is no such environment.
     """
     from gpuvec.learners.networks.named_network import find_network
-    from gpuvec.learners.runs.checkpoint import require_trained_policies
-    from gpuvec.learners.runs.checkpoint_schema import require_network_size
+    from gpuvec.learners.runs.checkpoint import require_network_size, require_trained_policies
 
     require_trained_policies(checkpoint, path)
     policies = {role: args_from_dict(settings) for role, settings in checkpoint["args"].items()}

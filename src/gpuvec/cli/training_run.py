@@ -22,8 +22,7 @@ from gpuvec.replay.live.files import file_name
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
-    from gpuvec.learners.runs.run_recorder import RunRecorder
-    from gpuvec.learners.runs.run_writer import RunWriter
+    from gpuvec.learners.runs.run_writer import RunRecorder, RunWriter
     from gpuvec.learners.training import Result
     from gpuvec.replay.live.process import LiveReplays, LiveSettings
 
@@ -168,7 +167,7 @@ def run_training(
     if live is not None and live.videos:
         require_pictures(args.env)
     with waiting("loading PyTorch"):
-        from gpuvec.learners.runs.run_recorder import RunRecorder
+        from gpuvec.learners.runs.run_writer import RunRecorder
         from gpuvec.learners.shards.join import join_processes
 
     with ExitStack() as stack:

@@ -163,7 +163,16 @@ class _RowRecorder:
         learner, rollout = self._learner, self._learner.rollout
         stages = [stage for policy in learner.policies.values() for stage in policy.begin_update(learner.iteration)]
         if learner.has_fused_rollout:
-            self._collect_fused()
+            # The fused rollout, and then its steps one by one, with the same actions.
+            before = self._env.state_dict()
+            learner.collect()
+            after = self._env.state_dict()
+            self._env.load_state_dict(before)
+            for action in learner.policy.buffer.action:
+                control = learner.policy.network.control(action).view_as(learner.action)
+                self._add_step(control)
+                self._env.step(control)
+            self._env.load_state_dict(after)
         else:
             learner.on_action = self._add_step
             learner.collect()
@@ -176,19 +185,6 @@ class _RowRecorder:
         for name, values in self._policy.checked_values().items():
             self._checked.setdefault(name, []).append(to_host(values[:, self._row]).copy())
         learner.iteration += 1
-
-    def _collect_fused(self) -> None:
-        """Runs a fused rollout, and then its steps one by one, with the same actions."""
-        learner, env = self._learner, self._env
-        before = env.state_dict()
-        learner.collect()
-        after = env.state_dict()
-        env.load_state_dict(before)
-        for action in learner.policy.buffer.action:
-            control = learner.policy.network.control(action).view_as(learner.action)
-            self._add_step(control)
-            env.step(control)
-        env.load_state_dict(after)
 
     def _add_step(self, action: Any) -> None:
         self._states.append(self._state())
@@ -226,46 +222,28 @@ class _RowRecorder:
         states = [*self._states, self._state()]
         fields = {name: np.stack([state[name] for state in states]) for name in states[0]}
         details = {name: np.concatenate(parts) for name, parts in self._details.items()}
-        faults = self._find_faults(fields, details)
+        checked = {name: np.concatenate(parts) for name, parts in self._checked.items()}
+        faults = []
+        for name, values in [*fields.items(), ("observation", details["observation"]), *checked.items()]:
+            if values.dtype.kind == "f" and len(bad := np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))):
+                faults.append(Fault(int(bad[0]) + (name == "reward"), name))
+        faults.sort(key=lambda fault: fault.frame)
         if not faults:
             return None
         last = min(faults[0].frame + FRAMES_AFTER, len(states) - 1)
         first = max(0, last - num_states + 1)
         cut = {name: values[first:last] for name, values in details.items()}
         starts = np.flatnonzero(np.concatenate(self._starts)[first + 1 : last]) + 1
+        env, steps = self._env, self._actions[first:last]
+        is_by_role = isinstance(steps[0], dict)
+        actions = {role: np.stack([a[role] for a in steps]) for role in steps[0]} if is_by_role else np.stack(steps)
+        episode = Episode(
+            name=env.spec.id, env=env.environment, params=env.params_of_row(self._index), seed=None, row=self._index,
+            states={name: values[first : last + 1] for name, values in fields.items()}, actions=actions,
+            rewards=np.concatenate(self._rewards)[first:last], terminated=False, truncated=False,
+        )  # fmt: skip
+        shown = [fault._replace(frame=fault.frame - first) for fault in faults if fault.frame <= last]
         return FaultRecording(
-            self._episode(fields, first, last),
-            self._agent,
-            [fault._replace(frame=fault.frame - first) for fault in faults if fault.frame <= last],
-            starts.tolist(),
-            cut["observation"],
-            cut.get("probabilities"),
-            self._action_sizes,
+            episode, self._agent, shown, starts.tolist(), cut["observation"], cut.get("probabilities"), self._action_sizes,
             cut.get("value"),
-        )
-
-    def _find_faults(self, fields: Mapping[str, NDArray[Any]], details: Mapping[str, NDArray[Any]]) -> list[Fault]:
-        """Returns the first fault of each kind, in the order of frames."""
-        checked = {name: np.concatenate(parts) for name, parts in self._checked.items()}
-        named = [*fields.items(), ("observation", details["observation"]), *checked.items()]
-        faults = []
-        for name, values in named:
-            if values.dtype.kind == "f" and len(bad := np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))):
-                faults.append(Fault(int(bad[0]) + (name == "reward"), name))
-        return sorted(faults, key=lambda fault: fault.frame)
-
-    def _episode(self, fields: Mapping[str, NDArray[Any]], first: int, last: int) -> Episode:
-        env, actions = self._env, self._actions[first:last]
-        is_by_role = isinstance(actions[0], dict)
-        return Episode(
-            name=env.spec.id,
-            env=env.environment,
-            params=env.params_of_row(self._index),
-            seed=None,
-            row=self._index,
-            states={name: values[first : last + 1] for name, values in fields.items()},
-            actions={role: np.stack([a[role] for a in actions]) for role in actions[0]} if is_by_role else np.stack(actions),
-            rewards=np.concatenate(self._rewards)[first:last],
-            terminated=False,
-            truncated=False,
-        )
+        )  # fmt: skip

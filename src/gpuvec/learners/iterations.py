@@ -11,7 +11,7 @@ import torch
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.evaluation.evaluator import Evaluator, evaluation_metric_names
+from gpuvec.learners.evaluation.evaluate import Evaluator, evaluation_metric_names
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.metric_names import EVAL_RETURN
 from gpuvec.learners.shards.process_group import Processes

@@ -21,7 +21,6 @@ from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
-from gpuvec.learners.checkpoint_fit import learning_policies, require_same_policies, require_same_shards
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import CapturedGraph, capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
@@ -30,7 +29,7 @@ from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, map
 from gpuvec.learners.metric_report import MetricReport
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
-from gpuvec.learners.runs.checkpoint_schema import FORMAT
+from gpuvec.learners.runs.checkpoint import FORMAT, learning_policies, require_same_policies, require_same_shards
 from gpuvec.learners.shards.pooling import Pooling, pooled_sum, pooling_stage
 from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.stage_times import StageTimer, stage_clock, stage_name

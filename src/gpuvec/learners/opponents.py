@@ -14,7 +14,8 @@ from torch import Tensor
 from gpuvec.errors import StateError
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.guard import ALLOWED, Guard
-from gpuvec.learners.evaluation.evaluate import agent_spaces, load_policy, trained_role
+from gpuvec.learners.environments import find_agent_spaces
+from gpuvec.learners.evaluation.evaluate import load_policy, trained_role
 from gpuvec.learners.evaluation.players import Draws, Player, action_distribution, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy import Policy, PolicyContext
@@ -68,7 +69,8 @@ class FrozenPolicy(Policy):
         self.guard, self._greedy = Guard(checks, {}, args.device), config.greedy
         checkpoint = config.checkpoint if isinstance(config.checkpoint, Mapping) else load(config.checkpoint)
         trained_args, self.network = load_policy(checkpoint, args.device, config.body, config.role)
-        observation, action = agent_spaces(trained_args, args.device, trained_role(checkpoint, config.role))
+        role = trained_role(checkpoint, config.role)
+        observation, action = find_agent_spaces(trained_args.env, trained_args.params, args.device, role)[:2]
         if observation.shape != context.observation_space.shape or action != context.action_space:
             raise StateError(
                 f"the frozen policy, of {trained_args.env}, is for {observation} and {action}; here an agent has "

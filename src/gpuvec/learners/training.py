@@ -27,7 +27,7 @@ from gpuvec.learners.policy_configs import (
     with_network_names,
 )
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY
-from gpuvec.learners.runs.run_recorder import record_run
+from gpuvec.learners.runs.run_writer import record_run
 from gpuvec.learners.shards.averaging_learner import AveragingLearner
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
@@ -82,7 +82,7 @@ def train(
     """Trains until `args.total_steps`, until an evaluation reaches `args.target_return`, or until `on_iteration` returns True.
 
     After every `args.evaluate_every` iterations an evaluation, which changes nothing of the training and is not in `seconds`,
-    gives the metrics `eval_return` and `eval_length`, which are nan in other iterations, see `evaluation.evaluator`.
+    gives the metrics `eval_return` and `eval_length`, which are nan in other iterations, see `evaluation.evaluate.Evaluator`.
 
     On a GPU the metrics of an iteration are read while the next one runs, unless it is evaluated or `exact_at` requires the
     state after it. Tensors that are created meanwhile, also by `body` and `on_iteration`, are float32 by default. Processes

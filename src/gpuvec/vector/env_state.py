@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.declaration_checks import describe_value
+from gpuvec.declaration_checks import describe_value, is_numeric
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
@@ -78,7 +78,7 @@ def _read_numbers(sim: Simulation, name: str, values: Any) -> Any:
         array = read_array(sim.device, values)
     except TypeError as error:
         raise TypeError(f"state field {name!r}: {error}") from error
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+    if not is_numeric(array.dtype) or array.dtype.itemsize > 8:
         raise TypeError(
             f"state field {name!r}: it must hold bool, integers or floats of at most 64 bits, got an array "
             f"of dtype {array.dtype}"

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import is_numeric
 from gpuvec.engine.backends.device import Device
 from gpuvec.errors import UnknownParameterError
 from gpuvec.registration import load_env
@@ -31,8 +32,7 @@ def checked_action(action: Any, space: gym.Space[Any]) -> NDArray[Any]:
     """
     if isinstance(space, gym.spaces.Box):
         components = as_native(Device("cpu"), action)
-        is_numeric = components.dtype.kind in "biuf"
-        components = components.astype(np.float64) if is_numeric else np.full(space.shape, np.nan)
+        components = components.astype(np.float64) if is_numeric(components.dtype) else np.full(space.shape, np.nan)
         if components.shape != space.shape or not np.isfinite(components).all():
             raise ValueError(f"action {action!r} is not allowed; expected {space.shape} finite numbers, clipped to {space}.")
         return components

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -17,8 +17,10 @@ from gpuvec.learners.networks.deterministic import DeterministicActorCritic
 from gpuvec.learners.networks.linear import Linear, LinearReLU
 from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP
 from gpuvec.learners.networks.normalizer import LIMIT, MIN_STD
-from gpuvec.learners.policy_files.policy_program import PolicyProgram
-from gpuvec.learners.policy_files.policy_schema import num_features, num_outputs
+from gpuvec.learners.policy_files.policy_file import num_features, num_outputs
+
+if TYPE_CHECKING:
+    from gpuvec.learners.policy_files.export import PolicyProgram
 
 ACTIVATIONS = {nn.Tanh: "t", nn.ReLU: "r", nn.Identity: "i"}
 PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

@@ -19,11 +19,11 @@ from gpuvec.errors import CheckpointError
 from gpuvec.learners.algorithms import ALL, args_from_dict
 from gpuvec.learners.config.training_config import OnPolicyArgs
 from gpuvec.learners.environments import AgentSpaces, find_agent_spaces
-from gpuvec.learners.policy_files.policy_file import read_policy_file
-from gpuvec.learners.policy_files.policy_schema import (
+from gpuvec.learners.policy_files.policy_file import (
     is_perceptron,
     num_outputs,
     perceptron_tensors,
+    read_policy_file,
     require_same_spaces,
     require_tensors,
 )

@@ -16,16 +16,17 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_from_dict, args_to_dict
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
 from gpuvec.learners.environments import AgentSpaces, TrainingEnv, find_agent_spaces
 from gpuvec.learners.evaluation.evaluate import make_trained_network
 from gpuvec.learners.evaluation.players import Act, action_distribution, policies_by_role, policy, role_seed
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.actor_critic import Body, obs_dtype
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic
 from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
-from gpuvec.learners.policy_files.policy_file import SUFFIX, read_policy_file, to_bytes
-from gpuvec.learners.policy_files.policy_schema import describe_policies, require_same_spaces
-from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.policy_files.policy_file import SUFFIX, describe_policies, read_policy_file, require_same_spaces, to_bytes
+from gpuvec.learners.runs.checkpoint import learning_policies, load
 from gpuvec.learners.runs.trusted_code import require_imported
 from gpuvec.policies import policy_names, policy_path
 
@@ -249,3 +250,50 @@ def _like(obs: Any, rows: Tensor, leading: tuple[int, ...]) -> Any:
     """Rows (R, ...) with the leading dimensions, as a tensor on the device of `obs`, or a NumPy array or number."""
     result = rows.reshape((*leading, *rows.shape[1:]))
     return result.to(obs.device) if isinstance(obs, Tensor) else result.numpy(force=True)[()]
+
+
+class PolicyReadout:
+    """Reads the policies that learn, asynchronously: on a GPU the training continues while the copies are made.
+
+    Args:
+        learner: the learner of the training.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        policies = learning_policies(learner.policies)
+        settings = {role: args_to_dict(policy.args) for role, policy in policies.items()}
+        self._description = describe_policies(settings, {role: AgentSpaces.of_env(learner.env, role) for role in policies})
+        states: dict[str, dict[str, Tensor]] = {
+            role: policy.network.state_dict() for role, policy in policies.items() if policy.network is not None
+        }
+        self._readouts = {
+            role: {name: Readout(tensor, depth=1) for name, tensor in state.items()} for role, state in states.items()
+        }
+        self._learner = learner
+        self.iteration = 0
+        """The number of iterations after which the policies were read last."""
+
+    def start(self) -> None:
+        """Starts to read the policies after the iteration that was launched last.
+
+        Raises:
+            RuntimeError: a read was started and not taken.
+        """
+        for readouts in self._readouts.values():
+            for readout in readouts.values():
+                readout.start()
+        self.iteration = self._learner.iteration
+
+    def take(self) -> bytes:
+        """Waits for the copies, and returns the content of a policy file. Any thread may call it."""
+        return self.to_bytes(
+            {role: {name: readout.take() for name, readout in part.items()} for role, part in self._readouts.items()}
+        )
+
+    def to_bytes(self, networks: Mapping[str, Mapping[str, Any]]) -> bytes:
+        """Returns the content of a policy file with other weights.
+
+        Args:
+            networks: {role: {name: tensor}} of the same networks, such as those of a checkpoint.
+        """
+        return to_bytes(self._description, networks)

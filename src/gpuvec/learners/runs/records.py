@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import IO, Any
@@ -40,6 +41,32 @@ def open_metrics(folder: RunFolder) -> IO[bytes]:
         file.close()
         raise CheckpointError(f"{folder.path / METRICS} has more than the {MAX_METRICS_BYTES:,} bytes that are read.")
     return file
+
+
+def read_record(run: RunFolder, name: str) -> dict[str, Any]:
+    """The JSON object in a file, or an empty one if there is no such file or it is damaged.
+
+    Args:
+        run: the run folder.
+        name: the name of the file.
+    """
+    try:
+        record = parse_json(run.read(name, MAX_RECORD_BYTES))
+    except (FileNotFoundError, CheckpointError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def finite_number(values: dict[str, Any], name: str) -> float:
+    """Returns a number of a JSON object as a float, or nan if there is none or it is not finite.
+
+    Args:
+        values: the JSON object.
+        name: the name of the number.
+    """
+    value = values.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]  # it is one
 
 
 def parse_json(content: bytes) -> Any:

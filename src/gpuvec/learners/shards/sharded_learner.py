@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from gpuvec.learners.checkpoint_fit import require_same_shards
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.guard import NO_FAULT
 from gpuvec.learners.environments import TrainingEnv
 from gpuvec.learners.learner import Learner, PolicyFactory
 from gpuvec.learners.policy import Stage
-from gpuvec.learners.runs.checkpoint_shards import SHARDS, split_state, state_of_shard
+from gpuvec.learners.runs.checkpoint import SHARDS, require_same_shards, split_state, state_of_shard
 from gpuvec.learners.shards.pooling import lowest_fault, run_in_lockstep
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.shard import Shard

@@ -19,7 +19,7 @@ from gpuvec.replay.live.recorder import Request, write_request
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
-    from gpuvec.learners.policy_files.policy_readout import PolicyReadout
+    from gpuvec.learners.policy_files.trained_policy import PolicyReadout
 
 COMMAND = "from gpuvec.replay.live.recorder import main; main(*sys.argv[1:])"
 # The process plays a few rows beside the training, whose cores and GPU it leaves alone.
@@ -52,7 +52,7 @@ class LiveReplays:
     """
 
     def __init__(self, run: Path, learner: Learner, settings: LiveSettings, report: Callable[[str], None]) -> None:
-        from gpuvec.learners.policy_files.policy_readout import PolicyReadout
+        from gpuvec.learners.policy_files.trained_policy import PolicyReadout
 
         self._readout: PolicyReadout = PolicyReadout(learner)
         self._learner, self._seconds, self._report = learner, settings.seconds, report

@@ -17,8 +17,16 @@ from typing import Any, ClassVar
 from gpuvec.errors import CheckpointError, ReplayError
 from gpuvec.learners.metric_names import ENV_METRICS, PROGRESS_METRICS, is_of_policy, role_and_name
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import MAX_METRIC_NAMES, MAX_RECORD_BYTES, SETTINGS, open_metrics, parse_json
-from gpuvec.learners.runs.summary import finite_number, read_record, summarize_run
+from gpuvec.learners.runs.history import summarize_run
+from gpuvec.learners.runs.records import (
+    MAX_METRIC_NAMES,
+    MAX_RECORD_BYTES,
+    SETTINGS,
+    finite_number,
+    open_metrics,
+    parse_json,
+    read_record,
+)
 from gpuvec.replay.document import to_page
 from gpuvec.replay.live.files import live_iterations, read_live_replay
 from gpuvec.replay.local_server import CSS, HTML, JAVASCRIPT, JSON, Answer, LocalServer, refusal

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.declaration_checks import describe_value
+from gpuvec.declaration_checks import describe_value, is_numeric
 from gpuvec.engine.backends.device import Device
 from gpuvec.errors import StateError
 from gpuvec.vector.host_copies import to_host
@@ -93,7 +93,7 @@ class WrapperState:
                     f"{name!r} has shape {array.shape} in the state and {own.shape} here: load it into a wrapper of equal "
                     "num_envs, spaces and arguments."
                 )
-            is_number = array.dtype.kind in "biuf" and np.can_cast(array.dtype, own.dtype, "same_kind")
+            is_number = is_numeric(array.dtype) and np.can_cast(array.dtype, own.dtype, "same_kind")
             with np.errstate(over="ignore"):
                 arrays[name] = array.astype(own.dtype) if is_number else own
             same = np.isfinite if own.dtype.kind == "f" else np.asarray

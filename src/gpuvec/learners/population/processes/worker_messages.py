@@ -8,7 +8,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.learners.runs.npz_files import flatten, nest, to_npz
+from gpuvec.learners.runs.archives import flatten, nest, to_npz
 
 LENGTH_BYTES = 8
 

@@ -40,14 +40,12 @@ from gpuvec.learners.population.results.population_history import (
 )
 from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.population.state.state_arrays import state_from_arrays, state_to_arrays
-from gpuvec.learners.runs.checkpoint import checkpoint_names
-from gpuvec.learners.runs.checkpoint_schema import require_network_size
+from gpuvec.learners.runs.archives import NpzReader, archive_signature, write_npz, write_signed
+from gpuvec.learners.runs.checkpoint import checkpoint_names, require_network_size
 from gpuvec.learners.runs.content_checks import require_mapping, require_settings
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.npz_files import NpzReader, write_npz
-from gpuvec.learners.runs.records import POPULATION, VERSIONS, to_json
-from gpuvec.learners.runs.run_writer import RunWriter, collect_versions, create_run_folder
-from gpuvec.learners.runs.signed_archives import archive_signature, write_signed
+from gpuvec.learners.runs.records import POPULATION
+from gpuvec.learners.runs.run_writer import RunWriter, new_run_folder
 from gpuvec.learners.runs.trusted_code import import_code
 
 STATE = "state/"  # the beginning of the names of the arrays of the state
@@ -128,9 +126,7 @@ class PopulationWriter:
     def _open(self, base: PPOArgs) -> RunFolder:
         """Returns the folder, which exists from the first call on."""
         if self._folder is None:
-            self._folder = RunFolder(create_run_folder(self._runs, base.env, "population", base.seed))
-            self._folder.lock()
-            self._folder.write(VERSIONS, to_json(collect_versions()))
+            self._folder = new_run_folder(self._runs, base.env, "population", base.seed)
         return self._folder
 
     def close(self) -> None:

@@ -17,8 +17,8 @@ from gpuvec.errors import CheckpointError
 from gpuvec.learners.metric_names import EVAL_RETURN
 from gpuvec.learners.population.agent_metrics import FAULTS, METRICS, RUNNING
 from gpuvec.learners.population.population_args import MAX_AGENTS
+from gpuvec.learners.runs.archives import NpzReader
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.npz_files import NpzReader
 from gpuvec.learners.runs.records import POPULATION
 
 FloatArray = NDArray[np.float64]

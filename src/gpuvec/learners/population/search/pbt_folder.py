@@ -16,9 +16,9 @@ from gpuvec.learners.population.results.population_history import open_populatio
 from gpuvec.learners.population.search.population_based_training import PBTArgs, PBTResult, PBTSchedule
 from gpuvec.learners.population.search.trials import parse_parameters
 from gpuvec.learners.population.state.agent_copies import changed_agents
+from gpuvec.learners.runs.archives import NpzReader
 from gpuvec.learners.runs.content_checks import require_keys, require_mapping
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.npz_files import NpzReader
 from gpuvec.learners.runs.records import PBT
 
 SCHEDULE = "schedule/"  # the beginning of the names of the arrays of the schedule

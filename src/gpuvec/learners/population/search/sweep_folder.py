@@ -30,12 +30,12 @@ from gpuvec.learners.population.search.sweep import SweepProgress, SweepResult, 
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.trials import TRIALS, parse_parameters
 from gpuvec.learners.population.state.state_arrays import state_to_arrays
+from gpuvec.learners.runs.archives import NpzReader, flatten, to_npz, write_npz
 from gpuvec.learners.runs.comparison import reward_threshold
 from gpuvec.learners.runs.content_checks import require_keys, require_mapping
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.npz_files import NpzReader, flatten, to_npz, write_npz
-from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, VERSIONS, parse_json, to_json
-from gpuvec.learners.runs.run_writer import collect_versions, create_run_folder
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, parse_json, to_json
+from gpuvec.learners.runs.run_writer import new_run_folder
 from gpuvec.learners.runs.trusted_code import SIGNATURE, Signature, digest_of, import_code, sign
 
 PROGRESS, TRIALS_PICTURE = "progress.npz", "trials.png"
@@ -64,9 +64,7 @@ class SweepWriter:
         """
         if self._folder is None:
             base = self._args.base
-            self._folder = RunFolder(create_run_folder(self._runs, base.env, "sweep", base.seed))
-            self._folder.lock()
-            self._folder.write(VERSIONS, to_json(collect_versions()))
+            self._folder = new_run_folder(self._runs, base.env, "sweep", base.seed)
             self._write_record(0)
         return self._folder
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
 from gpuvec.learners.population.state.environment import row_streams
-from gpuvec.learners.runs.npz_files import NpzReader, flatten, nest
+from gpuvec.learners.runs.archives import NpzReader, flatten, nest
 
 TENSORS, BUFFERS, SEED, ITERATION = "tensors/", "buffers/", "seed", "iteration"
 ROWS = ("obs", "episode_start", "episodes")  # P * E rows, and P of the other tensors

@@ -17,9 +17,8 @@ from tests.support.process_trainings import EVALUATIONS, PPO, STREET, TRAININGS,
 from gpuvec.learners import iterations
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import evaluation_params, make_env, resolve_args
-from gpuvec.learners.evaluation import evaluator as evaluator_module
-from gpuvec.learners.evaluation.evaluate import run_episodes, run_first_episodes
-from gpuvec.learners.evaluation.evaluator import Evaluator
+from gpuvec.learners.evaluation import evaluate as evaluator_module
+from gpuvec.learners.evaluation.evaluate import Evaluator, run_episodes, run_first_episodes
 from gpuvec.learners.evaluation.players import Draws, at_random, by_role, policy, role_seed
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.opponents import Frozen, Scripted

@@ -20,11 +20,11 @@ from gpuvec.cli import main  # imported after torch, which it needs
 from gpuvec.errors import RunInUseError, StateError
 from gpuvec.learners.a2c import A2CArgs
 from gpuvec.learners.environments import resolve_args
-from gpuvec.learners.histories import read_histories
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.runs.checkpoint import list_checkpoints, load
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.run_recorder import record_run
+from gpuvec.learners.runs.history import read_histories
+from gpuvec.learners.runs.run_writer import record_run
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.torchrun import Sharding
 from gpuvec.learners.training import train

@@ -1,27 +1,33 @@
-"""Files of arrays: npz without compression, written as a stream, and read without pickle. This module imports no torch.
+"""Zip archives without compression: files of arrays, npz, and the signatures of these and of checkpoints.
 
-Anybody may have written a file. Its arrays are read one by one, after their types and shapes were checked, and none of them is
-larger than the file.
+Anybody may have written a file. The arrays of an npz file are written as a stream, and read without pickle: one by one, after
+their types and shapes were checked, and none of them is larger than the file. The signature of an archive is its comment. This
+module imports no torch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.declaration_checks import is_numeric
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, parse_json, to_json
+from gpuvec.learners.runs.trusted_code import Signature, code_modules, sign
 
 RECORD = "record"  # the name of an array of bytes, which are a JSON object
 SEPARATOR = "/"  # between the names of nested arrays; names of parameters and fields do not contain it
 SUFFIX = ".npy"
 MAX_ARRAYS, MAX_NESTING = 4096, 8
+NO_COMMENT = b"\0\0"  # the end of an archive is the length of its comment, and the comment
+CHUNK_BYTES = 1 << 20
 
 
 def write_npz(file: Any, arrays: Mapping[str, Any], record: Mapping[str, Any] | None = None) -> None:
@@ -64,7 +70,6 @@ class NpzReader:
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.name, self.file = name, file
-        size = file.seek(0, os.SEEK_END)
         try:
             self._archive = zipfile.ZipFile(file)
             entries = self._archive.infolist()
@@ -73,7 +78,7 @@ class NpzReader:
         names = [entry.filename for entry in entries]
         if len(entries) > MAX_ARRAYS or len(set(names)) < len(names) or not all(name.endswith(SUFFIX) for name in names):
             raise self.error(f"it must have at most {MAX_ARRAYS:,} arrays, each with a name of its own")
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > size:
+        if not is_stored(entries, file):
             raise self.error("its arrays are compressed, or larger than the file")
         self._entries = {entry.filename.removesuffix(SUFFIX): entry for entry in entries}
         self.specs = {name: self._read_spec(name) for name in self._entries}
@@ -94,7 +99,7 @@ class NpzReader:
         count = 1
         for length in shape:
             count *= length
-        if min(shape, default=0) < 0 or dtype.kind not in "biuf" or not dtype.isnative:
+        if min(shape, default=0) < 0 or not is_numeric(dtype) or not dtype.isnative:
             raise self.error(f"{name[:80]!r} has the type {dtype} and the shape {str(shape)[:80]}, and must have numbers")
         if header_size + count * dtype.itemsize != entry.file_size:
             raise self.error(f"{name[:80]!r} has the shape {str(shape)[:80]}, and another number of bytes")
@@ -219,3 +224,78 @@ def _read_header(content: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if is_fortran and len(shape) > 1:
         raise ValueError("its columns are stored one after the other")
     return shape, dtype
+
+
+def is_stored(entries: Sequence[zipfile.ZipInfo], file: IO[bytes]) -> bool:
+    """Whether nothing in an archive is compressed, which might need any amount of memory, or larger than the file.
+
+    Args:
+        entries: those of the archive.
+        file: the open file.
+    """
+    sizes = [entry.file_size for entry in entries if entry.compress_type == zipfile.ZIP_STORED]
+    return len(sizes) == len(entries) and sum(sizes) <= file.seek(0, os.SEEK_END)
+
+
+def write_signed(file: Any, write: Callable[[Any], object], policies: object) -> None:
+    """Writes an archive with the signature of this user if its policies name code, and as it is otherwise.
+
+    Args:
+        file: a file that is open for writing; it needs no other method than `write` and `flush`.
+        write: writes an archive without a comment to the file that it is called with.
+        policies: {role: settings} in the archive, as for `trusted_code.code_modules`.
+    """
+    if not code_modules(policies):
+        write(file)
+        return
+    hashed = _HashingFile(file)
+    write(hashed)
+    signature = sign(policies, hashed.hash.digest()).encode()
+    file.write(len(signature).to_bytes(len(NO_COMMENT), "little") + signature)
+
+
+def archive_signature(file: IO[bytes]) -> Signature:
+    """Returns the signature of an archive, whose content is read only to compute its digest.
+
+    Args:
+        file: an open zip archive that anybody may have written.
+    """
+    with zipfile.ZipFile(file) as archive:
+        comment = archive.comment
+
+    def digest() -> bytes:
+        remaining, content = file.seek(0, os.SEEK_END) - len(comment) - len(NO_COMMENT), hashlib.sha256()
+        file.seek(0)
+        while chunk := file.read(max(0, min(remaining, CHUNK_BYTES))):
+            content.update(chunk)
+            remaining -= len(chunk)
+        content.update(NO_COMMENT)
+        return content.digest()
+
+    return Signature(comment.decode("ascii", "replace") or None, digest)
+
+
+class _HashingFile:
+    """Computes the SHA-256 of what is written to a file, and leaves the last bytes, `NO_COMMENT`, to the caller."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._last = file, b""
+        self.hash = hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        """Writes bytes or a buffer, and returns their number."""
+        view = memoryview(content).cast("B")
+        self.hash.update(view)
+        if len(view) < len(NO_COMMENT):
+            last = self._last + bytes(view)
+            self._file.write(last[: -len(NO_COMMENT)])
+            self._last = last[-len(NO_COMMENT) :]
+        else:
+            self._file.write(self._last)
+            self._file.write(view[: -len(NO_COMMENT)])
+            self._last = bytes(view[-len(NO_COMMENT) :])
+        return len(view)
+
+    def flush(self) -> None:
+        """Passes what was written to the file."""
+        self._file.flush()

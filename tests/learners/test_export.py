@@ -18,11 +18,9 @@ from tests.support.random_policies import CASES
 
 from gpuvec.cli import main
 from gpuvec.errors import ExportError, StateError
-from gpuvec.learners.policy_files import export, program_formats
-from gpuvec.learners.policy_files.export import export_policy, require_equal
+from gpuvec.learners.policy_files import export
+from gpuvec.learners.policy_files.export import PolicyProgram, export_policy, require_equal, to_arrays
 from gpuvec.learners.policy_files.policy_file import DESCRIPTION
-from gpuvec.learners.policy_files.policy_program import PolicyProgram
-from gpuvec.learners.policy_files.program_formats import to_arrays
 from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
 OUTPUTS = {
@@ -107,7 +105,7 @@ def test_another_program_is_reported(name: str) -> None:
 
 def test_nothing_is_written_if_the_program_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = TrainedPolicy(CASES["discrete"].contents())
-    program_format = program_formats.FORMATS["torch"]
+    program_format = export.FORMATS["torch"]
     other = PolicyProgram(TrainedPolicy({**CASES["discrete"].contents()}), "all")
     with torch.no_grad():
         other.network.body.actor[0].weight.mul_(-1.0)

@@ -22,8 +22,7 @@ import gpuvec
 from gpuvec.errors import CheckpointError, GpuvecError
 from gpuvec.learners.policy_files import policy_file
 from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy, needs_torch
-from gpuvec.learners.policy_files.policy_file import DESCRIPTION, read_policy_file
-from gpuvec.learners.policy_files.policy_schema import perceptron_tensors
+from gpuvec.learners.policy_files.policy_file import DESCRIPTION, perceptron_tensors, read_policy_file
 from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
 PERCEPTRONS = {

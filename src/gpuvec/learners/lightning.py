@@ -1,7 +1,7 @@
-"""A LightningModule that trains by a learner of gpuvec::
+"""A LightningModule that trains by a learner of gpuvec; it needs the extra `lightning`::
 
     from lightning.pytorch import Trainer
-    from gpuvec.learners.lightning.learner_module import LearnerModule
+    from gpuvec.learners.lightning import LearnerModule
 
     module = LearnerModule(PPOArgs(env="gpuvec/CartPole-v1"))
     Trainer(max_epochs=-1).fit(module)
@@ -14,24 +14,24 @@ Lightning runs its callbacks, loggers and checkpoints around it, and starts the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import nn, optim
 
-from gpuvec.errors import CheckpointError, LostProcessError, MissingExtraError, StateError, install_command
+from gpuvec.engine.backends.device import parse_device
+from gpuvec.errors import CheckpointError, DeviceError, LostProcessError, MissingExtraError, StateError, install_command
 from gpuvec.learners.algorithms import ALL, args_to_dict
-from gpuvec.learners.checkpoint_fit import learning_policies
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.iterations import Iterations
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, resolve_configs, shared_settings
-from gpuvec.learners.runs.checkpoint import load_tensors
-from gpuvec.learners.runs.checkpoint_shards import require_shards
+from gpuvec.learners.runs.checkpoint import learning_policies, load_tensors, require_shards
 from gpuvec.learners.shards.join import join_default_group
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.sharding import divide
@@ -40,14 +40,65 @@ from gpuvec.learners.training import Result, make_result, open_learner
 
 try:
     from lightning.pytorch import LightningModule
+    from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, LearningRateMonitor, StochasticWeightAveraging
+    from lightning.pytorch.plugins import Precision
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+    from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 except ModuleNotFoundError as error:
     raise MissingExtraError(f"this needs PyTorch Lightning ({error}): {install_command('lightning')}") from error
 
-from gpuvec.learners.lightning.iteration_steps import EpochIterations, IterationOptimizer
-from gpuvec.learners.lightning.trainer_checks import require_own_data, require_own_steps, require_supported, training_device
-
 CHECKPOINT_KEY = "gpuvec"
 """The entry of a Lightning checkpoint that has the checkpoint of the learner."""
+REFUSED_CALLBACKS = (BatchSizeFinder, LearningRateFinder, LearningRateMonitor, StochasticWeightAveraging)
+
+
+@dataclass(eq=False)
+class EpochIterations:
+    """The data of an epoch: the number of each iteration in it. The samples themselves come from the environments.
+
+    Its state is empty, because Lightning counts how much of an epoch is done when it resumes one.
+    """
+
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns an empty dict."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing with the `state` of an epoch, which is empty."""
+
+
+class IterationOptimizer(optim.Optimizer):
+    """An optimiser whose step is an iteration of a learner, so that Lightning counts iterations as steps.
+
+    The optimisers of the policies are in the learner, and so is their state.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        policies = learning_policies(learner.policies).values()
+        groups = [{"params": list(policy.network.parameters())} for policy in policies if policy.network is not None]
+        super().__init__(groups, {})
+        self._learner = learner
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Calls the function `closure`, in which Lightning calls its hooks, and runs an iteration; returns its result."""
+        result = None if closure is None else closure()
+        self._learner.iterate()
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns an empty dict."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Does nothing with `state_dict`, which is empty."""
 
 
 class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker does not see the library
@@ -89,7 +140,14 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
             raise ValueError(f"iterations_per_epoch must be at least 1, got {iterations_per_epoch}.")
         self._body, self._shards, self._deterministic = body, shards, deterministic_shards
         self.iterations_per_epoch = iterations_per_epoch
-        self.save_hyperparameters(_hyperparameters(self._configs))
+        # Names of several policies begin with the role.
+        hyperparameters = {
+            name if role == ALL else f"{role}/{name}": list(value) if isinstance(value, tuple) else value
+            for role, config in self._configs.items()
+            if isinstance(config, TrainingArgs)
+            for name, value in args_to_dict(config).items()
+        }
+        self.save_hyperparameters(hyperparameters)
         self._stack = ExitStack()
         self._learner: Learner | None = None
         self._iterations: Iterations | None = None
@@ -131,7 +189,7 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
             ProcessesError, LostProcessError: processes that do not fit together, or that ended.
             OutOfMemoryError: the environment, or what the learner stores, does not fit into the memory that is free.
         """
-        self._close()
+        self.teardown(stage)
         if stage != "fit":
             return
         trainer = self.trainer
@@ -165,7 +223,13 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
         Raises:
             ValueError: there are others.
         """
-        require_own_steps(self.trainer)
+        optimizers, schedulers = self.trainer.optimizers, [each.scheduler for each in self.trainer.lr_scheduler_configs]
+        if [type(optimizer) for optimizer in optimizers] != [IterationOptimizer] or schedulers:
+            names = ", ".join(type(each).__name__ for each in (*optimizers, *schedulers))
+            raise ValueError(
+                f"configure_optimizers returned {names or 'nothing'}: the algorithms have optimisers of their own, whose "
+                "settings are those of the learner, so do not override it."
+            )
 
     def on_train_start(self) -> None:
         """Captures the stages of the learner in CUDA graphs, if it is on a GPU.
@@ -174,17 +238,19 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
             ValueError: the Trainer got data.
             StateError: the Trainer has counted other steps than the learner, because it was used before.
         """
-        require_own_data(self.trainer)
+        if not isinstance(self.trainer.train_dataloader, EpochIterations):
+            raise ValueError(
+                "a learner takes its samples from its environments: leave out train_dataloaders and the datamodule."
+            )
         learner = self.learner
         if self.trainer.global_step != learner.iteration:
             raise StateError(
                 f"the Trainer has counted {self.trainer.global_step} steps and the learner {learner.iteration} iterations: "
                 "give a new Trainer, or Trainer.fit(module, ckpt_path=...) to continue."
             )
-        if self._shared.device != "cpu":
-            with self._torch_settings():
-                learner.capture()
         with self._torch_settings():
+            if self._shared.device != "cpu":
+                learner.capture()
             self._iterations = Iterations(self._shared, learner, self._publish, self._is_exact, self._processes)
         self._stack.callback(self._iterations.close)
         self._stop_at_end()
@@ -220,7 +286,8 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
         Args:
             stage: what the Trainer has run.
         """
-        self._close()
+        self._learner = self._iterations = None
+        self._stack.close()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the state of the learner; all processes call it.
@@ -232,12 +299,10 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
             NonFiniteError: a number in the last iteration is not finite.
             LostProcessError: another process ended.
         """
-        if self._learner is None and self._result is not None:  # after the end of `Trainer.fit`
-            checkpoint[CHECKPOINT_KEY] = self._result.checkpoint
-            return
         if self._iterations is not None:
             self._iterations.report_pending()
-        checkpoint[CHECKPOINT_KEY] = self.learner.state_dict()
+        has_ended = self._learner is None and self._result is not None  # `Trainer.fit`
+        checkpoint[CHECKPOINT_KEY] = self.result.checkpoint if has_ended else self.learner.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restores the learner.
@@ -259,10 +324,6 @@ class LearnerModule(LightningModule):  # type: ignore[misc]  # the type checker 
     def _running(self) -> Iterations:
         assert self._iterations is not None, "the Trainer calls `on_train_start` first"
         return self._iterations
-
-    def _close(self) -> None:
-        self._learner = self._iterations = None
-        self._stack.close()
 
     def _is_exact(self, iteration: int) -> bool:
         """Returns whether callbacks need the metrics of `iteration` before the next one, so that the host waits for it."""
@@ -324,11 +385,62 @@ def _learner_checkpoint(checkpoint: Any) -> dict[str, Any]:
     return require_shards(checkpoint[CHECKPOINT_KEY])
 
 
-def _hyperparameters(configs: PolicyConfigs) -> dict[str, Any]:
-    """{name: setting} for loggers; those of several policies begin with the role."""
-    settings = {role: args_to_dict(config) for role, config in configs.items() if isinstance(config, TrainingArgs)}
-    return {
-        name if role == ALL else f"{role}/{name}": list(value) if isinstance(value, tuple) else value
-        for role, values in settings.items()
-        for name, value in values.items()
-    }
+def require_supported(module: Any, trainer: Any) -> None:
+    """Checks the settings of a module and a trainer that a learner would otherwise ignore or break.
+
+    Args:
+        module: the LightningModule.
+        trainer: the Trainer, which need not have made its optimisers.
+
+    Raises:
+        ValueError: a setting that a learner does not support. The message says what to do.
+    """
+    strategy, problem = trainer.strategy, ""
+    refused = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, REFUSED_CALLBACKS)]
+    if module.automatic_optimization:
+        problem = (
+            "automatic_optimization is True, and the algorithms of gpuvec compute their gradients themselves: leave it False."
+        )
+    # A subclass, such as DeepSpeed's, divides the model or its optimiser.
+    elif type(strategy) not in (SingleDeviceStrategy, DDPStrategy):
+        problem = (
+            f"the strategy is {type(strategy).__name__}, and a learner has all of its network in each process: give "
+            "Trainer(strategy='auto') or 'ddp'."
+        )
+    elif isinstance(strategy.launcher, _MultiProcessingLauncher):
+        problem = (
+            "the strategy starts its processes by spawn or fork, which lose the learner: give strategy='ddp', or start the "
+            "processes with torchrun."
+        )
+    elif type(trainer.precision_plugin) is not Precision:
+        problem = (
+            f"the Trainer's precision is {trainer.precision}, and that of a learner is one of its settings: give "
+            "Trainer(precision='32-true'), and PPOArgs(precision='bf16') for bfloat16."
+        )
+    elif refused:
+        problem = (
+            f"the callback {refused[0]} reads or sets what a learner does not have in Lightning's optimiser: learning rates "
+            "and batch sizes are settings, such as learning_rate_table."
+        )
+    if problem:
+        raise ValueError(problem)
+
+
+def training_device(setting: str, root_device: torch.device) -> str:
+    """Returns the device of this process, "cpu" or "cuda:<index>", which the trainer determines.
+
+    Args:
+        setting: of the learner: "auto", "cpu", "cuda" or "cuda:1".
+        root_device: the device of the trainer's strategy.
+
+    Raises:
+        DeviceError: a device that gpuvec does not have, or one that contradicts the setting.
+    """
+    if root_device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"the Trainer's accelerator is {root_device.type}: give Trainer(accelerator='gpu') or 'cpu'.")
+    if setting not in ("auto", root_device.type, str(root_device)):
+        raise DeviceError(
+            f"the learner's device is {setting}, and the Trainer's is {root_device}: leave device='auto' and choose it by "
+            "Trainer(accelerator=..., devices=...)."
+        )
+    return str(parse_device(str(root_device)))

@@ -1,1 +1,0 @@
-"""Trainings in PyTorch Lightning, which the extra `lightning` installs; importing this package does not import it."""
