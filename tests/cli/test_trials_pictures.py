@@ -15,8 +15,7 @@ pytest.importorskip("matplotlib", reason="extra `plot`")
 pytest.importorskip("plotly", reason="extra `plotly`")
 
 from gpuvec.cli import main, trials_html, trials_png
-from gpuvec.learners.population.search.search_space import SearchParameter
-from gpuvec.learners.population.search.trials import Trials
+from gpuvec.learners.population.search.search_space import SearchParameter, Trials
 from gpuvec.learners.runs.npz_files import to_npz
 
 RATE, GRAVITY = SearchParameter("learning_rate", "log", 1e-4, 1e-2), SearchParameter("params.gravity", "linear", 5.0, 15.0)

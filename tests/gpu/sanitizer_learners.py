@@ -112,7 +112,7 @@ def gather(rows: int, rng: np.random.Generator) -> list[Any]:
     """Rows of tensors whose words have 1 to 16 bytes, fewer and more than there are."""
     import torch
 
-    from gpuvec.learners.buffers.row_gather import gather_rows, word_bytes
+    from gpuvec.learners.buffers.minibatches import gather_rows, word_bytes
 
     numbers = {size: tensor(rng.integers(0, 256, (rows, size), np.uint8)) for size in (9, 6, 12, 24, 400)}
     assert [word_bytes(x) for x in numbers.values()] == [1, 2, 4, 8, 16]
@@ -275,7 +275,7 @@ def copy_kernel(root: Path, missing_barrier: str = "") -> Path:
         root: the folder.
         missing_barrier: one of `MISSING_BARRIERS`, which the copy does not have.
     """
-    from gpuvec.learners.population.kernel.population_shape import SOURCE_FOLDER
+    from gpuvec.learners.population.kernel.population_kernel import SOURCE_FOLDER
 
     folder = root / "population" / "kernel"
     shutil.copytree(SOURCE_FOLDER, folder)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import gpuvec  # noqa: F401  # registers the environments; imported after torch, which it needs
 from gpuvec.learners.algorithms import algorithm_name, args_from_dict, args_to_dict
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
-from gpuvec.learners.cuda_graphs.graph_state import clone_tensors
+from gpuvec.learners.cuda_graphs.graph import clone_tensors
 from gpuvec.learners.ddpg import DDPGArgs, TD3Args, train
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 from gymnasium.spaces import Box, Discrete
 from tests.support.population_emulation import ACTION_SEEDS, CASES, ORDER_SEEDS, SETTINGS, Case, Emulation, steps_of_env
 
-from gpuvec.learners.buffers.sample_order import SampleOrder
-from gpuvec.learners.population.agent_metrics import LOSS_METRICS, METRICS
-from gpuvec.learners.population.batched.loss import LossCoefficients, LossSamples, population_loss
+from gpuvec.learners.buffers.minibatches import SampleOrder
+from gpuvec.learners.population.batched.batched_update import LossCoefficients, LossSamples, population_loss
+from gpuvec.learners.population.population_args import LOSS_METRICS, METRICS
 from gpuvec.learners.sampling.action_kernels import FIRST_DRAW
 from gpuvec.random import Key, normal, unit, word
 

@@ -19,9 +19,8 @@ from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.histories import read_histories
 from gpuvec.learners.population import population_training
-from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.population.results.population_folder import load_population, save_population
 from gpuvec.learners.population.results.population_history import PopulationHistory, read_history
@@ -179,7 +178,7 @@ def test_agents_are_runs_with_their_own_seeds(tmp_path: Path) -> None:
 
 
 def test_agents_with_too_many_settings_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuvec.learners.population.results.agent_runs.MAX_CONFIGURATIONS", 2)
+    monkeypatch.setattr("gpuvec.learners.population.results.population_history.MAX_CONFIGURATIONS", 2)
     save_population(tmp_path, trained())
     histories, messages = read_histories([tmp_path], "return")
     assert histories == []

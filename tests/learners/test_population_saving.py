@@ -28,8 +28,13 @@ from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import Checkpoints, train_population
 from gpuvec.learners.population.results.population_folder import PopulationWriter, load_population
 from gpuvec.learners.population.results.population_result import PopulationResult
-from gpuvec.learners.population.search.pbt_folder import load_pbt, pbt_part
-from gpuvec.learners.population.search.population_based_training import PBTArgs, PBTResult, population_based_training
+from gpuvec.learners.population.search.population_based_training import (
+    PBTArgs,
+    PBTResult,
+    load_pbt,
+    pbt_part,
+    population_based_training,
+)
 from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep import Search, SweepProgress, SweepResult
 from gpuvec.learners.population.search.sweep_args import SweepArgs

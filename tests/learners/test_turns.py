@@ -14,10 +14,9 @@ from tests.support import joining_env, street_env  # noqa: F401  # registers the
 from tests.support.turns_env import TurnsEnv
 
 from gpuvec.learners import a2c, ppo
-from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
+from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout, steps_in_episode
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
-from gpuvec.learners.estimators.row_episodes import steps_in_episode
 from gpuvec.learners.evaluation import evaluate as evaluation
 from gpuvec.learners.evaluation.evaluate import run_episodes
 from gpuvec.learners.evaluation.players import at_random

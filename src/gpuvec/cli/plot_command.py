@@ -113,7 +113,7 @@ def plot_trials(runs: Sequence[Path], png: Path | None, html: Path | None, force
     """
     if len(runs) > 1:
         raise ValueError("a search is drawn alone: give one folder.")
-    from gpuvec.learners.population.search.trials import read_trials
+    from gpuvec.learners.population.search.search_space import read_trials
     from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(runs[0]) as folder:

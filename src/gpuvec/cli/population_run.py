@@ -20,8 +20,7 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned_for_population
 from gpuvec.learners.deferred_signals import deferred_signals
-from gpuvec.learners.population.agent_metrics import METRICS
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
 from gpuvec.learners.runs.records import POPULATION
 from gpuvec.registration import find_env_spec
 

@@ -11,8 +11,7 @@ import numpy as np
 from gpuvec.cli.curves_html import figure_page
 from gpuvec.cli.plots import import_extra
 from gpuvec.cli.terminal import printable
-from gpuvec.learners.population.search.search_space import FloatArray, SearchParameter
-from gpuvec.learners.population.search.trials import Trials
+from gpuvec.learners.population.search.search_space import FloatArray, SearchParameter, Trials
 
 # From low to high scores, in hues for people with any colour vision. All are legible on white and on dark paper.
 COLOR_SCALE = ((0.0, "#0072b2"), (0.5, "#8c8080"), (1.0, "#d55e00"))

@@ -11,7 +11,7 @@ from gpuvec.cli.curves_png import DOTS_PER_INCH, PANEL_HEIGHT, WIDTH
 from gpuvec.cli.plots import import_extra
 from gpuvec.cli.population_png import draw_hyperparameter, style_axes
 from gpuvec.cli.terminal import printable
-from gpuvec.learners.population.search.trials import Trials
+from gpuvec.learners.population.search.search_space import Trials
 
 COLOR_MAP = "viridis"  # which people with any form of colour blindness can read
 LABEL_GAP = 0.03  # between an axis and its numbers, of its length

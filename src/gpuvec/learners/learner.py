@@ -23,8 +23,7 @@ from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
 from gpuvec.learners.checkpoint_fit import learning_policies, require_same_policies, require_same_shards
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.cuda_graphs.graph import CapturedGraph, capture
-from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
+from gpuvec.learners.cuda_graphs.graph import CapturedGraph, capture, clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, map_roles, spaces_of_agent
 from gpuvec.learners.metric_report import MetricReport

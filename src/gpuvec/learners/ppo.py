@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpuvec.learners.buffers.minibatches import SampleOrder, gather_rows
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.buffers.row_gather import gather_rows
-from gpuvec.learners.buffers.sample_order import SampleOrder
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic

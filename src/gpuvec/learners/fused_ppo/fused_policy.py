@@ -13,8 +13,7 @@ from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.fused_ppo.fused_estimate import NUM_TOTALS, FusedEstimate, pool_totals
-from gpuvec.learners.fused_ppo.fused_rollout import FusedRollout
+from gpuvec.learners.fused_ppo.fused_rollout import NUM_TOTALS, FusedEstimate, FusedRollout, pool_totals
 from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
 from gpuvec.learners.fused_ppo.pooled_update import PooledUpdate, advantage_moments, inbox_words

@@ -84,6 +84,6 @@ def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic
     if isinstance(shape, str):
         return shape
     # Imported here because it imports the CUDA compiler, too.
-    from gpuvec.learners.fused_ppo.device_limits import reason_too_large
+    from gpuvec.learners.fused_ppo.pooled_update import reason_too_large
 
     return reason_too_large(shape, args, context.shard.count) or shape

@@ -23,20 +23,16 @@ from torch import Tensor
 from gpuvec.errors import StateError
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.config.schedule import remaining_share
-from gpuvec.learners.cuda_graphs.graph import capture
-from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
+from gpuvec.learners.cuda_graphs.graph import capture, clone_tensors, copy_into
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import episode_metrics
 from gpuvec.learners.metric_names import EPISODE_METRICS
-from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_update import BatchedUpdate
 from gpuvec.learners.population.batched.population_evaluator import PopulationEvaluator
-from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
-from gpuvec.learners.population.batched.stacked_normalizer import StackedNormalizer
-from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.state.agent_state import AgentState, select_leading
+from gpuvec.learners.population.batched.stacked_networks import StackedNetworks, StackedNormalizer
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
+from gpuvec.learners.population.state.agent_state import AgentState, agent_bytes, require_population_memory, select_leading
 from gpuvec.learners.population.state.environment import make_population_env, row_streams, select_rows
-from gpuvec.learners.population.state.memory import agent_bytes, require_population_memory
 from gpuvec.learners.population.state.parameters import ParameterLayout
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.sampling.sampler import ActionSample, Sampler

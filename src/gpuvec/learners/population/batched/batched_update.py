@@ -1,23 +1,23 @@
 """The update of all agents from their rollouts: epochs of minibatches of Adam, group by group.
 
-Letters: P agents, B samples of an agent.
+Letters: P agents, B samples of an agent, or of a minibatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpuvec.learners.buffers.sample_order import SampleOrder
-from gpuvec.learners.population.agent_metrics import LOSS_METRICS
-from gpuvec.learners.population.batched.loss import LossCoefficients, LossSamples, population_loss
+from gpuvec.learners.buffers.minibatches import SampleOrder
+from gpuvec.learners.networks.actor_critic import Policy
 from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
-from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.state.adam import adam_step
-from gpuvec.learners.population.state.agent_state import AgentState
+from gpuvec.learners.population.population_args import LOSS_METRICS, PopulationArgs
+from gpuvec.learners.population.state.agent_state import AgentState, adam_step
 from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
+from gpuvec.learners.ppo import clipped_surrogate, value_error
 from gpuvec.learners.seeds import MINIBATCHES, stream_seed
 
 APPROX_KL = LOSS_METRICS.index("approx_kl")
@@ -94,3 +94,50 @@ class BatchedUpdate:
         divisor = (norm / self._args.max_grad_norm).clamp(min=1.0)
         adam_step(state.parameters[group], gradient, state.adam.agents(group), learning_rate, is_stepped, divisor)
         return norm
+
+
+class LossSamples(NamedTuple):
+    """The samples of a minibatch besides the observations."""
+
+    action: Tensor  # (P, B) or (P, B, K)
+    log_prob: Tensor  # (P, B): under the policy that took the action
+    value: Tensor  # (P, B): V before the update
+    advantage: Tensor  # (P, B)
+    target: Tensor  # (P, B): of V
+
+
+class LossCoefficients(NamedTuple):
+    """The coefficients of each agent, (P, 1) float32."""
+
+    clip: Tensor
+    vf_coef: Tensor
+    ent_coef: Tensor
+
+
+def population_loss(
+    policy: Policy, value: Tensor, samples: LossSamples, coefficients: LossCoefficients, clip_value: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns the losses, (P,), and (5, P) metrics, as `ppo.ppo_loss` computes them for one agent.
+
+    Args:
+        policy: the distributions of actions, (P, B).
+        value: V, (P, B).
+        samples: the minibatch.
+        coefficients: those of the agents.
+        clip_value: whether the change of V is clipped, too.
+    """
+    log_prob, entropy = policy.log_prob_and_entropy(samples.action)
+    log_ratio = log_prob - samples.log_prob
+    ratio = log_ratio.exp()
+    variance, mean = torch.var_mean(samples.advantage, 1, keepdim=True)
+    advantage = (samples.advantage - mean) / (variance.sqrt() + 1e-8)
+    clip = coefficients.clip
+    policy_loss = -clipped_surrogate(ratio, advantage, clip).mean(1)
+    value_loss = value_error(value, samples.value, samples.target, clip if clip_value else None).mean(1)
+    mean_entropy = entropy.mean(1)
+    with torch.no_grad():
+        approx_kl = (ratio - 1.0 - log_ratio).mean(1)
+        clip_fraction = ((ratio - 1.0).abs() > clip).float().mean(1)
+    metrics = torch.stack([policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), approx_kl, clip_fraction])
+    loss = policy_loss + coefficients.vf_coef[:, 0] * value_loss - coefficients.ent_coef[:, 0] * mean_entropy
+    return loss, metrics
