@@ -51,7 +51,7 @@ def estimate(rows: int, rng: np.random.Generator) -> list[Any]:
     from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
     from gpuvec.learners.estimators.reward_scaling import RewardScaler
 
-    advantage, scale = AdvantageEstimator("cuda:0", 0.99, 0.95), RewardScaler(rows, 0.99, "cuda:0")
+    advantage, scaler = AdvantageEstimator("cuda:0", 0.99, 0.95), RewardScaler(rows, 0.99, "cuda:0")
     episodes = EpisodeStatistics.initial(rows, "cuda:0")
     outputs: list[Any] = []
     for steps in (1, 16, 37):
@@ -59,7 +59,7 @@ def estimate(rows: int, rng: np.random.Generator) -> list[Any]:
         value = tensor(rng.normal(size=(steps + 1, rows)).astype("float32"))
         episode_end, terminated = (rng.random((steps, rows)) < probability for probability in (0.2, 0.5))
         outputs += advantage(reward, value, final, tensor(episode_end & terminated), tensor(episode_end))
-        outputs.append(scale(reward, tensor(episode_end)))
+        outputs.append(scaler.returns(reward, tensor(episode_end)))
         outputs += [episodes.add(reward, tensor(episode_end), mask) for mask in (None, tensor(terminated))]
     return outputs
 

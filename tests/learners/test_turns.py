@@ -151,7 +151,9 @@ class TestEpisodes:
         place = "cuda:0" if device == "cuda" else "cpu"
         scaler = RewardScaler(20, gamma, place)
         in_episode = rng.random((37, 20)) < 0.8
-        scaled = scaler(*(torch.from_numpy(x).to(place) for x in (reward, done, mask, in_episode)))
+        rewards, *flags, counted = (torch.from_numpy(x).to(place) for x in (reward, done, mask, in_episode))
+        scaler.moments.update(scaler.returns(rewards, *flags), counted)
+        scaled = rewards / scaler.deviation
         total, returns = np.zeros(20), np.zeros((37, 20))
         for t in range(37):
             total = np.where(mask[t], gamma * total, total) + reward[t]

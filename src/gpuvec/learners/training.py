@@ -28,7 +28,6 @@ from gpuvec.learners.policy_configs import (
 )
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY
 from gpuvec.learners.runs.run_recorder import record_run
-from gpuvec.learners.shards.averaging_learner import AveragingLearner
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.sharded_learner import ShardedLearner
@@ -255,10 +254,8 @@ def open_learner(
         factories = policy_factories(configs, envs[0], body, loss, metrics)
         if num_shards == 1:
             learner = Learner(args, envs[0], factories, opponent=opponent)
-        elif sync == "iteration":
-            learner = AveragingLearner(args, envs[0], factories, processes)
         else:
-            learner = ShardedLearner(args, envs, factories, processes)
+            learner = ShardedLearner(args, envs, factories, processes, sync)
         # NCCL closes a process group only when no graph contains its exchanges.
         stack.callback(learner.release_graphs)
         yield learner

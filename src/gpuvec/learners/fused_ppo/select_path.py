@@ -9,6 +9,7 @@ import torch
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape, make_network_shape
 from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.ppo import PPO
 
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 MIN_COMPUTE_CAPABILITY = (8, 0)  # of the instructions that the kernels use
 
 
-def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO:
+def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> OnPolicy:
     """Returns a policy that learns by PPO, by fused kernels if they support it; otherwise the reason is logged.
 
     On a GPU the loss behind other networks is one kernel too, if the actions are discrete.

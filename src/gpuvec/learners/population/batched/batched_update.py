@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.buffers.minibatches import SampleOrder
+from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.networks.actor_critic import Policy
 from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
 from gpuvec.learners.population.population_args import LOSS_METRICS, PopulationArgs
 from gpuvec.learners.population.state.agent_state import AgentState, adam_step
 from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
-from gpuvec.learners.ppo import clipped_surrogate, value_error
+from gpuvec.learners.ppo import loss_terms
 from gpuvec.learners.seeds import MINIBATCHES, stream_seed
 
 APPROX_KL = LOSS_METRICS.index("approx_kl")
@@ -46,7 +47,7 @@ class BatchedUpdate:
         """Updates all agents that run, and returns means over the minibatches, (6, P): `LOSS_METRICS` and the gradient's norm.
 
         Args:
-            samples: {name: (P * B, ...)}: the observations, "obs", and the fields of `LossSamples`.
+            samples: {name: (P * B, ...)}: the fields of `Samples`, without masks.
         """
         args, state = self._args, self._state
         num_agents = len(state.stopped_at)
@@ -71,13 +72,13 @@ class BatchedUpdate:
         """Writes the gradients of the agents in group `k`, and returns their loss metrics."""
         networks, settings, group = self._networks, self._state.settings, self._networks.groups[k]
         parameters = {name: x.detach().requires_grad_() for name, x in networks.views[k].items()}
-        obs = samples.pop("obs")
+        obs = samples["obs"]
         outputs = evaluate_layers(layers_of(parameters, "actor"), obs, networks.activation)
         value = evaluate_layers(layers_of(parameters, "critic"), obs, networks.activation).squeeze(-1)
         log_std = parameters["log_std"].unsqueeze(1) if "log_std" in parameters else None
         columns = (settings[name][group].float().unsqueeze(1) for name in LossCoefficients._fields)
         loss, metrics = population_loss(
-            networks.policy(outputs, log_std), value, LossSamples(**samples), LossCoefficients(*columns), self._args.clip_value
+            networks.policy(outputs, log_std), value, Samples(**samples), LossCoefficients(*columns), self._args.clip_value
         )
         gradients = torch.autograd.grad(loss.sum(), list(parameters.values()))
         views = self._state.layout.views(self._gradients[k])
@@ -96,16 +97,6 @@ class BatchedUpdate:
         return norm
 
 
-class LossSamples(NamedTuple):
-    """The samples of a minibatch besides the observations."""
-
-    action: Tensor  # (P, B) or (P, B, K)
-    log_prob: Tensor  # (P, B): under the policy that took the action
-    value: Tensor  # (P, B): V before the update
-    advantage: Tensor  # (P, B)
-    target: Tensor  # (P, B): of V
-
-
 class LossCoefficients(NamedTuple):
     """The coefficients of each agent, (P, 1) float32."""
 
@@ -115,29 +106,20 @@ class LossCoefficients(NamedTuple):
 
 
 def population_loss(
-    policy: Policy, value: Tensor, samples: LossSamples, coefficients: LossCoefficients, clip_value: bool
+    policy: Policy, value: Tensor, samples: Samples, coefficients: LossCoefficients, clip_value: bool
 ) -> tuple[Tensor, Tensor]:
     """Returns the losses, (P,), and (5, P) metrics, as `ppo.ppo_loss` computes them for one agent.
 
     Args:
         policy: the distributions of actions, (P, B).
         value: V, (P, B).
-        samples: the minibatch.
+        samples: the minibatch, (P, B).
         coefficients: those of the agents.
         clip_value: whether the change of V is clipped, too.
     """
-    log_prob, entropy = policy.log_prob_and_entropy(samples.action)
-    log_ratio = log_prob - samples.log_prob
-    ratio = log_ratio.exp()
     variance, mean = torch.var_mean(samples.advantage, 1, keepdim=True)
     advantage = (samples.advantage - mean) / (variance.sqrt() + 1e-8)
-    clip = coefficients.clip
-    policy_loss = -clipped_surrogate(ratio, advantage, clip).mean(1)
-    value_loss = value_error(value, samples.value, samples.target, clip if clip_value else None).mean(1)
-    mean_entropy = entropy.mean(1)
-    with torch.no_grad():
-        approx_kl = (ratio - 1.0 - log_ratio).mean(1)
-        clip_fraction = ((ratio - 1.0).abs() > clip).float().mean(1)
-    metrics = torch.stack([policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), approx_kl, clip_fraction])
-    loss = policy_loss + coefficients.vf_coef[:, 0] * value_loss - coefficients.ent_coef[:, 0] * mean_entropy
-    return loss, metrics
+    terms = loss_terms(policy, value, samples, advantage, coefficients.clip, clip_value)
+    objective, value_loss, entropy, approx_kl, clip_fraction = (x.mean(1) for x in terms)
+    metrics = torch.stack([-objective, value_loss, entropy, approx_kl, clip_fraction]).detach()
+    return -objective + coefficients.vf_coef[:, 0] * value_loss - coefficients.ent_coef[:, 0] * entropy, metrics
