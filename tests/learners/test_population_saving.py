@@ -232,7 +232,7 @@ def test_a_population_that_is_killed_at_any_file_operation_has_the_last_checkpoi
                 continue
             saved = load_population(path)
             assert saved.state["iteration"] in (iterations[-1], iterations[-1] + 2)
-            assert numbers(saved.result) == expected[saved.state["iteration"]]
+            assert numbers(saved) == expected[saved.state["iteration"]]
             with RunFolder(path) as folder, closing(PopulationWriter(runs, folder)) as again:
                 folder.lock()
                 again.finish(population_results()[-1], 1)
@@ -401,7 +401,7 @@ def test_what_is_killed_at_random_moments_ends_as_if_undisturbed(name: str, tmp_
         assert (path / "sweep.json").read_text() == (undisturbed / "sweep.json").read_text()
         assert (path / "trials.npz").read_bytes() == (undisturbed / "trials.npz").read_bytes()
     else:
-        assert numbers(load_population(path).result) == numbers(load_population(undisturbed).result)
+        assert numbers(load_population(path)) == numbers(load_population(undisturbed))
     if name == "pbt":
         np.testing.assert_equal(load_pbt(path)[1].schedule, load_pbt(undisturbed)[1].schedule)
 

@@ -25,7 +25,8 @@ from gpuvec.learners.runs.records import POPULATION
 from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
-    from gpuvec.learners.population.results.population_folder import PopulationWriter, SavedPopulation
+    from gpuvec.learners.population.results.population_folder import PopulationWriter
+    from gpuvec.learners.population.results.population_result import PopulationResult
 
 
 class PopulationProgress:
@@ -79,7 +80,7 @@ def run_population(
     writer: PopulationWriter,
     num_best: int,
     checkpoint_every: int | None,
-    begun: SavedPopulation | None = None,
+    begun: PopulationResult | None = None,
 ) -> int:
     """Trains a population, writes its folder, and prints its best agents.
 

@@ -27,13 +27,13 @@ from gpuvec.learners.config.schedule import interpolate, remaining_share
 from gpuvec.learners.config.training_config import OnPolicyArgs
 from gpuvec.learners.cuda_graphs.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
-from gpuvec.learners.estimators.advantage import AdvantageEstimator
+from gpuvec.learners.estimators.advantage import AdvantageEstimator, compute_final_values
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
-from gpuvec.learners.networks.default_body import default_body
-from gpuvec.learners.networks.mlp import seeded_weights
+from gpuvec.learners.networks.cnn import AsymmetricCNN, SharedCNN, is_image
+from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.own_loss import StandardLoss, flat_samples, probe_loss, probe_metrics, with_own_loss
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import ActionSample
@@ -134,12 +134,12 @@ class OnPolicy(Policy):
                 f"precision={args.precision!r} is for the layers of `hidden`; your own body determines its precision."
             )
 
-        def make_default(observations: gym.Space[Any], actions: gym.Space[Any], *critic: gym.Space[Any]) -> nn.Module:
-            return default_body(args, observations, outputs_of(actions), *map(features_of, critic))
-
+        critic = () if critic_space is None else (critic_space,)
         with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
-            critic = () if critic_space is None else (critic_space,)
-            module = (body or make_default)(observation_space, action_space, *critic)
+            if body is None:
+                module = default_body(args, observation_space, outputs_of(action_space), *map(features_of, critic))
+            else:
+                module = body(observation_space, action_space, *critic)
             return ActorCritic(observation_space, action_space, module, args.normalize, critic_space)
 
     @torch.no_grad()
@@ -256,19 +256,10 @@ class OnPolicy(Policy):
         self.guard.check_rows_finite("estimate", buffer.value, buffer.advantage)
 
     def compute_final_values(self) -> None:
-        """Computes V of the final observations of truncated episodes into `final_value`; its other elements are undefined.
-
-        A truncated episode has as many steps as the limit, so a row has at most `max_truncations` of them in a rollout. Each
-        pass takes one of each row, so that V is computed for R rows instead of T * R.
-        """
-        buffer, final_obs = self.buffer, self.buffer.final_value_obs
+        """Computes V of the final observations of truncated episodes into `final_value`; its other elements are undefined."""
+        buffer = self.buffer
         truncated = buffer.ended & ~buffer.terminated
-        for _ in range(self.max_truncations):
-            step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
-            index = step.view(1, -1, *[1] * (final_obs.dim() - 2)).expand(1, *final_obs.shape[1:])
-            value = self.network.value(final_obs.gather(0, index).squeeze(0))
-            self.final_value.scatter_(0, step, value.unsqueeze(0))
-            truncated = truncated.scatter(0, step, False)
+        compute_final_values(self.network.value, buffer.final_value_obs, truncated, self.max_truncations, self.final_value)
 
     def improve(self) -> None:
         """Updates the network from the rollouts of all shards, and writes `update_metrics`."""
@@ -344,3 +335,38 @@ class OnPolicy(Policy):
             "network": self.network.state_dict(), "optimizer": optimizer_state(self.optimizer, self.parameters),
             "episodes": self.episodes._asdict(), "reward_scaler": reward_scaler, **super().state_tensors(),
         }  # fmt: skip
+
+
+def default_body(
+    args: OnPolicyArgs, observation_space: gym.Space[Any], outputs: int, critic_features: int | None = None
+) -> nn.Module:
+    """Returns the network of the settings: a perceptron, or for images a convolution and a perceptron.
+
+    Args:
+        args: the settings.
+        observation_space: of one agent.
+        outputs: the number of outputs of the policy.
+        critic_features: the number of features of the critic's observation; None if the environment has none.
+
+    Raises:
+        ValueError: the settings or the spaces do not fit such a network.
+    """
+    layers = args.hidden, args.weight_init, args.activation, args.precision
+    if args.shared and critic_features is not None:
+        raise ValueError(
+            "shared=True is for a value function that takes the observations of the policy, and the environment has "
+            "critic_observation: set shared=False."
+        )
+    if is_image(observation_space):
+        if critic_features is None:
+            return SharedCNN(observation_space, outputs, *layers)
+        return AsymmetricCNN(observation_space, critic_features, outputs, *layers)
+    if len(observation_space.shape or ()) != 1:
+        raise ValueError(
+            f"the observation space is {observation_space}; the default networks take observations of shape (D,) or "
+            "(C, H, W): give a body of your own."
+        )
+    features = features_of(observation_space)
+    if args.shared:
+        return SharedMLP(features, outputs, *layers)
+    return SeparateMLP(features, outputs, *layers, critic_features)

@@ -46,7 +46,9 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> OnP
         return PPO(args, context, network)
     from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, reason_not_supported
 
-    if reason := _reason_of_shards(context) or reason_not_supported(network, args):
+    count = context.shard.count
+    reason = f"there are {count} shards, whose advantages its kernel does not pool" if count > 1 else ""
+    if reason := reason or reason_not_supported(network, args):
         logger.info("The loss is not fused: %s.", reason)
         return PPO(args, context, network)
     return PPO(args, context, network, FusedLoss(network, args, context.rows.mask is not None))
@@ -65,12 +67,6 @@ def _reason_of_functions(context: PolicyContext) -> str:
     """Returns why the kernels cannot be used with functions of the user, or "" without any."""
     names = [name for name, value in (("loss", context.loss), ("metrics", context.metrics)) if value]
     return f"{' and '.join(names)} of your own need PyTorch operations, which the kernels do not run" if names else ""
-
-
-def _reason_of_shards(context: PolicyContext) -> str:
-    """Returns why the kernel of the loss cannot be used for one of several shards, or ""."""
-    count = context.shard.count
-    return f"there are {count} shards, whose advantages its kernel does not pool" if count > 1 else ""
 
 
 def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> NetworkShape | str:

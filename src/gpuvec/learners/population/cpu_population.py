@@ -37,6 +37,7 @@ from gpuvec.learners.runs.npz_files import flatten, nest, to_npz
 from gpuvec.python_command import python_command
 
 COMMAND = "from gpuvec.learners.population.cpu_population import main; main()"
+COLUMNS = ("seeds", "settings", "params")  # of `PopulationArgs`, which have a value for each agent
 COPIED = ("parameters", "exp_avg", "exp_avg_sq", "adam_step", "stopped_at", "fault")
 SECONDS_TO_END = 5.0
 LENGTH_BYTES = 8
@@ -70,7 +71,9 @@ class CPUPopulation:
             for _ in self._parts
         ]  # fmt: skip
         try:
-            self._call([args_to_message(args.select(part)) for part in self._parts])
+            parts = [args.select(part) for part in self._parts]
+            columns = [{name: getattr(part, name) for name in COLUMNS} for part in parts]
+            self._call([Message({"base": args_to_dict(args.base), **values}, {}) for values in columns])
         except BaseException:
             self.close()
             raise
@@ -205,28 +208,6 @@ def _concatenate(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def args_to_message(args: PopulationArgs) -> Message:
-    """Returns the message with the settings of a part of the agents.
-
-    Args:
-        args: their settings, resolved.
-    """
-    values = {"base": args_to_dict(args.base), "seeds": args.seeds, "settings": args.settings, "params": args.params}
-    return Message(values, {})
-
-
-def args_from_message(message: Message) -> PopulationArgs:
-    """Returns the settings in a message.
-
-    Args:
-        message: the result of `args_to_message`.
-    """
-    values = message.values
-    base = args_from_json(values["base"])
-    assert isinstance(base, PPOArgs), "the algorithm is PPO"
-    return PopulationArgs(base, len(values["seeds"]), tuple(values["seeds"]), values["settings"], values["params"])
-
-
 def state_to_message(state: Mapping[str, Any]) -> Message:
     """Returns the message with a state.
 
@@ -283,7 +264,9 @@ def main() -> None:
     if settings is None:
         return
     try:
-        population = BatchedPopulation(args_from_message(settings))
+        base, (seeds, *columns) = args_from_json(settings.values["base"]), (settings.values[name] for name in COLUMNS)
+        assert isinstance(base, PPOArgs), "the algorithm is PPO"
+        population = BatchedPopulation(PopulationArgs(base, len(seeds), tuple(seeds), *columns))
         write_message(answers, Message({}, {}))
         while (message := read_message(requests)) is not None:
             write_message(answers, answer(population, message))

@@ -9,8 +9,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -282,36 +282,6 @@ class Checkpoints:
         self._next_time = end + max(SECONDS_BETWEEN_CHECKPOINTS, (end - begin) / MAX_SHARE_OF_TIME)
 
 
-@contextmanager
-def _ready_population(
-    args: PopulationArgs, state: Mapping[str, Any] | None, on_phase: OnPhase | None
-) -> Iterator[PopulationPath]:
-    """Makes a population that begins or continues, and closes it at the end of the block."""
-    with ExitStack() as stack:
-        with phase(on_phase, f"compiling {args.base.env}"):
-            population = stack.enter_context(closing(make_population(args)))
-            if state is not None:
-                population.load_state_dict(state)
-        if args.base.device != "cpu":
-            with phase(on_phase, "capturing CUDA graphs"):
-                population.capture()
-        yield population
-
-
-def resolve_population(args: PopulationArgs) -> PopulationArgs:
-    """Returns the settings for their device, with all parameters of evaluations that are not the environment's own.
-
-    Args:
-        args: the settings.
-
-    Raises:
-        ValueError, TypeError, DeviceError: a device or parameters that cannot be used.
-    """
-    base = args.base
-    eval_params = evaluation_params(base.env, base.params, base.evaluate_params)
-    return replace(args, base=replace(base, evaluate_params=eval_params)).resolved(str(parse_device(base.device)))
-
-
 def iterations_of_launch(args: PopulationArgs, iteration: int, end: int, iterations_per_launch: int | None) -> int:
     """Returns the number of iterations of the next launch, which ends before the next evaluation.
 
@@ -375,10 +345,19 @@ def train_population(
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
         OutOfMemoryError: the agents do not fit into the memory that is free.
     """
-    args = resolve_population(args)
+    device, eval_params = args.base.device, evaluation_params(args.base.env, args.base.params, args.base.evaluate_params)
+    args = replace(args, base=replace(args.base, evaluate_params=eval_params)).resolved(str(parse_device(device)))
     device = args.base.device
-    # On a CPU each operation is short, and threads would slow it down; processes use several cores.
-    with torch_settings(device, 1), _ready_population(args, state, on_phase) as population:
+    with ExitStack() as stack:
+        # On a CPU each operation is short, and threads would slow it down; processes use several cores.
+        stack.enter_context(torch_settings(device, 1))
+        with phase(on_phase, f"compiling {args.base.env}"):
+            population = stack.enter_context(closing(make_population(args)))
+            if state is not None:
+                population.load_state_dict(state)
+        if device != "cpu":
+            with phase(on_phase, "capturing CUDA graphs"):
+                population.capture()
         recorder = HistoryRecorder(args, on_results, population.iteration, history)
         checkpoints = Checkpoints(on_checkpoint, checkpoint_every, population.iteration)
         end = min(args.base.iterations, last_iteration or args.base.iterations)

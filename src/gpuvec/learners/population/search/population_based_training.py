@@ -371,7 +371,7 @@ def load_pbt(path: Path | str, trust: bool = False) -> tuple[PBTArgs, PBTResult]
     for name, column in schedule.settings.items():
         if not np.array_equal(column[-1], saved.history.settings[name]):
             raise reader.error(f"its agents have other values of {name} than the last change gave them")
-    return args, PBTResult(saved.result, schedule)
+    return args, PBTResult(saved, schedule)
 
 
 def _read_schedule(reader: NpzReader, args: PBTArgs, iteration: int) -> PBTSchedule:
