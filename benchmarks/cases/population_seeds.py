@@ -75,7 +75,7 @@ def train_singles(args: Any, seeds: int) -> Any:
         args: the settings, PPOArgs.
         seeds: S.
     """
-    from gpuvec.learners.population.agent_metrics import RUNNING
+    from gpuvec.learners.population.population_args import RUNNING
     from gpuvec.learners.population.results.population_history import PopulationHistory
     from gpuvec.learners.training import train
 

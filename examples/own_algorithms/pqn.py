@@ -8,6 +8,7 @@ those of generalised advantage estimation with V(s) = max Q(s, a), which `OnPoli
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,6 @@ from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.evaluation.players import policy
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.own_loss import flat_samples
-from gpuvec.learners.shards.pooling import pooling_stage
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,20 @@ class PQN(OnPolicy):
         self.buffer.action[t] = random_action.where(draws[0] < epsilon, values.argmax(-1))
         return self.network.control(self.buffer.action[t])
 
-    @pooling_stage
-    def improve(self) -> Any:
-        samples, metrics = flat_samples(self.buffer.samples()), []
+    def improve(self) -> None:
+        metrics = []
         for _ in range(self.args.update_epochs):
-            order = torch.rand(len(samples.target), generator=self.generator, device=samples.target.device).argsort()
-            for index in order.view(self.args.num_minibatches, -1):
-                minibatch = samples._make(None if x is None else x[index] for x in samples)
-                loss, means = self.loss(self.network, minibatch, self.args, self.ent_coef)
-                means = yield from self.differentiate(loss, means, minibatch.mask)
+            # A process may train several shards of the environments, each with a policy that has the same network.
+            for minibatches in zip(*(shard.minibatches() for shard in self.shards), strict=True):
+                means = self.differentiate(minibatches)
                 metrics.append(torch.cat([means, self.optimize().view(1)]))
-        yield from self.finish_update(torch.stack(metrics).mean(0))
+        self.finish_update(torch.stack(metrics).mean(0))
+
+    def minibatches(self) -> Iterator[Any]:
+        samples = flat_samples(self.buffer.samples())
+        order = torch.rand(len(samples.target), generator=self.generator, device=samples.target.device).argsort()
+        for index in order.view(self.args.num_minibatches, -1):
+            yield samples._make(None if x is None else x[index] for x in samples)
 
     def player(self, seed: int, draws: Any) -> Any:
         return policy(self.network, greedy=True)

@@ -35,8 +35,7 @@ from gpuvec.cli.figures import (
     trials_figure,
 )
 from gpuvec.errors import MissingExtraError
-from gpuvec.learners.population.search.search_space import SearchParameter
-from gpuvec.learners.population.search.trials import Trials
+from gpuvec.learners.population.search.search_space import SearchParameter, Trials
 from gpuvec.learners.runs.archives import to_npz
 from gpuvec.learners.runs.comparison import group_runs
 from gpuvec.learners.runs.folder import RunFolder

@@ -51,7 +51,7 @@ def estimate(rows: int, rng: np.random.Generator) -> list[Any]:
     from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
     from gpuvec.learners.estimators.reward_scaling import RewardScaler
 
-    advantage, scale = AdvantageEstimator("cuda:0", 0.99, 0.95), RewardScaler(rows, 0.99, "cuda:0")
+    advantage, scaler = AdvantageEstimator("cuda:0", 0.99, 0.95), RewardScaler(rows, 0.99, "cuda:0")
     episodes = EpisodeStatistics.initial(rows, "cuda:0")
     outputs: list[Any] = []
     for steps in (1, 16, 37):
@@ -59,7 +59,7 @@ def estimate(rows: int, rng: np.random.Generator) -> list[Any]:
         value = tensor(rng.normal(size=(steps + 1, rows)).astype("float32"))
         episode_end, terminated = (rng.random((steps, rows)) < probability for probability in (0.2, 0.5))
         outputs += advantage(reward, value, final, tensor(episode_end & terminated), tensor(episode_end))
-        outputs.append(scale(reward, tensor(episode_end)))
+        outputs.append(scaler.returns(reward, tensor(episode_end)))
         outputs += [episodes.add(reward, tensor(episode_end), mask) for mask in (None, tensor(terminated))]
     return outputs
 
@@ -112,7 +112,7 @@ def gather(rows: int, rng: np.random.Generator) -> list[Any]:
     """Rows of tensors whose words have 1 to 16 bytes, fewer and more than there are."""
     import torch
 
-    from gpuvec.learners.buffers.row_gather import gather_rows, word_bytes
+    from gpuvec.learners.buffers.minibatches import gather_rows, word_bytes
 
     numbers = {size: tensor(rng.integers(0, 256, (rows, size), np.uint8)) for size in (9, 6, 12, 24, 400)}
     assert [word_bytes(x) for x in numbers.values()] == [1, 2, 4, 8, 16]
@@ -275,7 +275,7 @@ def copy_kernel(root: Path, missing_barrier: str = "") -> Path:
         root: the folder.
         missing_barrier: one of `MISSING_BARRIERS`, which the copy does not have.
     """
-    from gpuvec.learners.population.kernel.population_shape import SOURCE_FOLDER
+    from gpuvec.learners.population.kernel.population_kernel import SOURCE_FOLDER
 
     folder = root / "population" / "kernel"
     shutil.copytree(SOURCE_FOLDER, folder)

@@ -12,8 +12,17 @@ from tests.support.cuda_emulator import emulate
 from tests.support.machine_code import LDG, LDL, STL, count_instructions
 
 from gpuvec.engine.backends.cuda.nvrtc import compile_cuda_source
-from gpuvec.learners.cuda_graphs.adam_kernels import ELEMENTS, AdamKernels, adam_kernels, num_blocks
-from gpuvec.learners.cuda_graphs.optimizer import BETAS, MAX_KERNEL_ELEMENTS, MAX_KERNEL_TENSORS, Adam, has_kernels
+from gpuvec.learners.cuda_graphs.optimizer import (
+    BETAS,
+    ELEMENTS,
+    MAX_KERNEL_ELEMENTS,
+    MAX_KERNEL_TENSORS,
+    Adam,
+    AdamKernels,
+    adam_kernels,
+    has_kernels,
+    num_blocks,
+)
 
 pytestmark = pytest.mark.compile
 SIZES = (5, ELEMENTS + 3, 1, 2 * ELEMENTS)

@@ -14,8 +14,7 @@ from tests.support import critic_env  # noqa: F401  # registers the environments
 
 from gpuvec.errors import StaleGraphError, StateError
 from gpuvec.learners.a2c import A2CArgs
-from gpuvec.learners.cuda_graphs.graph import WARM_UPS, capture, renew_gradient_nodes
-from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
+from gpuvec.learners.cuda_graphs.graph import WARM_UPS, capture, clone_tensors, copy_into, renew_gradient_nodes
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.ddpg import DDPGArgs
 from gpuvec.learners.evaluation import players

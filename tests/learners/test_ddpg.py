@@ -16,12 +16,11 @@ torch = pytest.importorskip("torch")
 import gpuvec  # noqa: F401  # registers the environments; imported after torch, which it needs
 from gpuvec.learners.algorithms import algorithm_name, args_from_dict, args_to_dict
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
-from gpuvec.learners.cuda_graphs.graph_state import clone_tensors
+from gpuvec.learners.cuda_graphs.graph import clone_tensors
 from gpuvec.learners.ddpg import DDPGArgs, TD3Args, train
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy import optimizer_state
-from gpuvec.learners.shards.pooling import run_alone
 from gpuvec.learners.training import make_learner
 
 PENDULUM = "gpuvec/Pendulum-v1"
@@ -106,7 +105,7 @@ class TestGradients:
         critics = copy.deepcopy(ddpg.policy.critics)
         actor = copy.deepcopy(ddpg.policy.actor)
         moments = clone_tensors(optimizer_state(ddpg.policy.critic_optimizer, ddpg.policy.critics))
-        run_alone(ddpg.policy.update_actor(batch()))
+        ddpg.policy.update_actor([batch()])
         assert all(torch.equal(p, critics[name]) for name, p in ddpg.policy.critics.items())
         assert all(not p.grad.any() for p in ddpg.policy.critics.values() if p.grad is not None)
         assert any(not torch.equal(p, actor[name]) for name, p in ddpg.policy.actor.items())
@@ -116,7 +115,7 @@ class TestGradients:
     def test_the_critics_gradient_never_reaches_the_policy(self) -> None:
         ddpg = learner(critics=2)
         actor, targets = copy.deepcopy(ddpg.policy.actor), copy.deepcopy(ddpg.policy.target_critics.state_dict())
-        run_alone(ddpg.policy.update_critics(batch()))
+        ddpg.policy.update_critics([batch()])
         assert all(torch.equal(p, actor[name]) for name, p in ddpg.policy.actor.items())
         assert all(torch.equal(x, targets[name]) for name, x in ddpg.policy.target_critics.state_dict().items())
 
@@ -127,7 +126,7 @@ class TestGradients:
         action = net.policy(samples.obs).action.detach().requires_grad_()
         (slope,) = torch.autograd.grad(net.values(net.critics, samples.obs, net.scale(action)).mean(), action)
         gradient = torch.autograd.grad(net.policy(samples.obs).action, list(ddpg.policy.actor.values()), slope)
-        run_alone(ddpg.policy.update_actor(samples))
+        ddpg.policy.update_actor([samples])
         for (name, p), g in zip(ddpg.policy.actor.items(), gradient, strict=True):
             moved = p - before[name]
             torch.testing.assert_close(moved, ddpg.args.actor_learning_rate * g / (g.abs() + 1e-8), rtol=1e-3, atol=1e-7)
@@ -144,7 +143,7 @@ class TestTargets:
             target = samples.reward + 0.9 * torch.minimum(both[0], both[1])
             known = sum((q - target).square().mean() for q in net.values(net.critics, samples.obs, net.scale(samples.action)))
         assert (both[0] != both[1]).all()
-        assert float(run_alone(ddpg.policy.update_critics(samples))[0]) == pytest.approx(float(known), rel=1e-5)
+        assert float(ddpg.policy.update_critics([samples])[0]) == pytest.approx(float(known), rel=1e-5)
 
     def test_target_networks_move_by_tau(self) -> None:
         ddpg = learner(tau=0.25)
@@ -169,7 +168,7 @@ class TestTargets:
 
     def test_noise_on_target_actions_changes_the_loss_within_bounds(self) -> None:
         calm, noisy = learner(), learner(target_sigma=0.2)
-        losses = [float(run_alone(x.policy.update_critics(batch()))[0]) for x in (calm, noisy)]
+        losses = [float(x.policy.update_critics([batch()])[0]) for x in (calm, noisy)]
         assert losses[0] != losses[1]
         assert losses[0] == pytest.approx(losses[1], rel=0.5)
 
@@ -238,13 +237,13 @@ class TestAgentsThatLeave:
                 reward=samples.reward.where(mask, inactive_value),
                 obs=samples.obs.where(mask[:, None], inactive_value),
             )
-            metrics = torch.cat([run_alone(ddpg.policy.update_critics(samples)), run_alone(ddpg.policy.update_actor(samples))])
+            metrics = torch.cat([ddpg.policy.update_critics([samples]), ddpg.policy.update_actor([samples])])
             results.append([metrics, *ddpg.policy.actor.values(), *ddpg.policy.critics.values()])
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
         part = batch()._replace(mask=None)
         some = Transitions(*(None if x is None else x[mask] for x in part))
         ddpg = learner(critics=2)
-        alone = torch.cat([run_alone(ddpg.policy.update_critics(some)), run_alone(ddpg.policy.update_actor(some))])
+        alone = torch.cat([ddpg.policy.update_critics([some]), ddpg.policy.update_actor([some])])
         torch.testing.assert_close(results[0][0], alone)
 
     def test_training_resumes_from_a_checkpoint(self) -> None:

@@ -247,8 +247,7 @@ def test_an_epoch_uses_each_sample_once(samples, gpu) -> None:
 @pytest.mark.parametrize("case", ["cartpole", "gaussian", "heads, one layer", "widest"])
 def test_kernels_compile(case, cc) -> None:
     from gpuvec.engine.backends.cuda import nvrtc
-    from gpuvec.learners.fused_ppo.fused_estimate import estimate_kernel
-    from gpuvec.learners.fused_ppo.fused_rollout import value_kernel
+    from gpuvec.learners.fused_ppo.fused_rollout import estimate_kernel, value_kernel
     from gpuvec.learners.fused_ppo.fused_update import make_update_config, update_kernels
 
     features, space, more, leave = CASES[case]

@@ -19,13 +19,18 @@ from tests.support.cuda_emulator import emulate
 from tests.support.population_emulation import ENV_FUNCTIONS, LIMIT, PERIOD, Case, steps_of_env
 
 from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
+from gpuvec.learners.buffers.minibatches import SampleOrder
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.buffers.sample_order import SampleOrder
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
-from gpuvec.learners.fused_ppo.fused_estimate import BLOCK_RESULT_WORDS, THREADS, estimate_kernel
-from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel, value_kernel
+from gpuvec.learners.fused_ppo.fused_rollout import (
+    BLOCK_RESULT_WORDS,
+    ESTIMATE_THREADS,
+    estimate_kernel,
+    rollout_kernel,
+    value_kernel,
+)
 from gpuvec.learners.fused_ppo.fused_update import ADVANTAGE_PARTS, make_update_config, update_kernels
 from gpuvec.learners.fused_ppo.network_shape import NUM_SUMS, NetworkShape, make_network_shape, parameter_views
 from gpuvec.learners.ppo import ppo_loss
@@ -72,7 +77,7 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
     episodes, plain = (EpisodeStatistics(*torch.arange(1.0, rows + 1.0).repeat(3, 1).double()) for _ in range(2))
     for each in (episodes, plain):
         each.last_return[:5] = math.nan  # of the first row to the end
-    records, blocks = torch.full((steps * rows, shape.record_size), 7.0), -(-rows // THREADS)
+    records, blocks = torch.full((steps * rows, shape.record_size), 7.0), -(-rows // ESTIMATE_THREADS)
     advantage, target, known, goal = torch.zeros(4, steps, rows)
     arguments = {
         "obs": obs, "action": action, "log_prob": log_prob, "reward": reward, "value": value, "final_value": last_value,

@@ -15,7 +15,7 @@ from tests.support.cuda_emulator import emulate
 from tests.support.machine_code import LDL, STL, count_instructions
 
 from gpuvec.engine.backends.cuda.nvrtc import compile_cuda_source
-from gpuvec.learners.buffers.row_gather import gather_kernel, gather_rows, word_bytes
+from gpuvec.learners.buffers.minibatches import gather_kernel, gather_rows, word_bytes
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.training import make_learner

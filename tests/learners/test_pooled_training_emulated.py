@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from tests.support.cuda_emulator import emulate
 
-from gpuvec.learners.fused_ppo import device_limits, fused_estimate, fused_policy, fused_update, pooled_update, select_path
+from gpuvec.learners.fused_ppo import fused_policy, fused_rollout, fused_update, pooled_update, select_path
 from gpuvec.learners.fused_ppo.fused_policy import FusedPPO
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.training import train
@@ -57,17 +57,17 @@ def emulated(monkeypatch, tmp_path) -> None:
 
     link = FusedPPO.fused_rollout
 
-    def fused_rollout(policy: Any, rollout: Any) -> Any:
+    def link_stepwise(policy: Any, rollout: Any) -> Any:
         stage: Any = link(policy, rollout)
         stage.func.policy = policy
         return stage
 
-    for module in (fused_estimate, fused_update, pooled_update):
+    for module in (fused_rollout, fused_update, pooled_update):
         monkeypatch.setattr(module, "make_tensor_launcher", make_launcher)
     monkeypatch.setattr(fused_policy, "FusedRollout", StepwiseRollout)
-    monkeypatch.setattr(FusedPPO, "fused_rollout", fused_rollout)
+    monkeypatch.setattr(FusedPPO, "fused_rollout", link_stepwise)
     monkeypatch.setattr(select_path, "_reason_without_kernels", lambda *_: "")
-    monkeypatch.setattr(device_limits, "reason_too_large", lambda *_: "")
+    monkeypatch.setattr(pooled_update, "reason_too_large", lambda *_: "")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
 
 

@@ -19,7 +19,7 @@ from tests.support.cuda_emulator import emulate
 from tests.support.process_trainings import FUSED, finish, start_processes, train_fused_on_gpus, weights_and_history
 
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
-from gpuvec.learners.fused_ppo.fused_estimate import pool_totals
+from gpuvec.learners.fused_ppo.fused_rollout import pool_totals
 from gpuvec.learners.fused_ppo.fused_update import ADVANTAGE_PARTS, make_update_config
 from gpuvec.learners.fused_ppo.network_shape import NUM_SUMS
 from gpuvec.learners.fused_ppo.pooled_update import (

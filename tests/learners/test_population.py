@@ -11,13 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import OutOfMemoryError, StateError  # imported after torch, which it needs
-from gpuvec.learners.buffers.sample_order import SampleOrder
+from gpuvec.learners.buffers.minibatches import SampleOrder
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.environments import make_env
-from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.batched.batched_update import APPROX_KL
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.seeds import MINIBATCHES, stream_seed
 from gpuvec.learners.training import make_learner
@@ -188,7 +187,7 @@ def test_the_order_of_samples_is_a_permutation_of_those_of_each_agent(count: int
 
 
 def test_more_agents_than_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuvec.learners.population.state.memory.free_bytes", lambda device: 30_000)
+    monkeypatch.setattr("gpuvec.learners.population.state.agent_state.free_bytes", lambda device: 30_000)
     with pytest.raises(
         OutOfMemoryError, match=r"3 agents .* needs [\d,]+ bytes on cpu, where 30,000 are free; [12] agents fit"
     ):

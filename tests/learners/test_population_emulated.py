@@ -13,9 +13,10 @@ torch = pytest.importorskip("torch")
 from gymnasium.spaces import Box, Discrete
 from tests.support.population_emulation import ACTION_SEEDS, CASES, ORDER_SEEDS, SETTINGS, Case, Emulation, steps_of_env
 
-from gpuvec.learners.buffers.sample_order import SampleOrder
-from gpuvec.learners.population.agent_metrics import LOSS_METRICS, METRICS
-from gpuvec.learners.population.batched.loss import LossCoefficients, LossSamples, population_loss
+from gpuvec.learners.buffers.minibatches import SampleOrder
+from gpuvec.learners.buffers.rollout_buffer import Samples
+from gpuvec.learners.population.batched.batched_update import LossCoefficients, population_loss
+from gpuvec.learners.population.population_args import LOSS_METRICS, METRICS
 from gpuvec.learners.sampling.action_kernels import FIRST_DRAW
 from gpuvec.random import Key, normal, unit, word
 
@@ -152,7 +153,7 @@ def gradient_of(emulation: Emulation, views, records, k: int):
     settings = {name: torch.tensor([[x[k]]], dtype=torch.float64) for name, x in SETTINGS.items()}
     policy, old_value, clip = emulation.policy(parameters, obs), target - advantage, settings["clip"]
     policy.log_prob_and_entropy = lambda action: (policy.log_prob(action), policy.entropy())
-    batch = LossSamples(*(x.unsqueeze(0) for x in (action, log_prob, old_value, advantage, target)))
+    batch = Samples(*(x.unsqueeze(0) for x in (obs, action, log_prob, old_value, advantage, target)))
     coefficients = LossCoefficients(clip, settings["vf_coef"], settings["ent_coef"])
     value = emulation.outputs(parameters, "critic", obs).view(1, -1)
     loss, metrics = population_loss(policy, value, batch, coefficients, emulation.shape.clip_value)

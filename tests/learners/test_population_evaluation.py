@@ -17,10 +17,9 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import run_first_episodes
 from gpuvec.learners.evaluation.players import Draws, policy
-from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched import population_evaluator
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.population.search.population_based_training import PBTArgs, population_based_training

@@ -17,13 +17,11 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.errors import CheckpointError, GpuvecError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.population.paths import make_population
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.population_training import train_population
+from gpuvec.learners.population.population_training import make_population, train_population
 from gpuvec.learners.population.results.population_folder import PopulationWriter, load_population
 from gpuvec.learners.population.results.population_history import read_population_history
-from gpuvec.learners.population.search.pbt_folder import load_pbt, pbt_part
-from gpuvec.learners.population.search.population_based_training import PBTArgs, population_based_training
+from gpuvec.learners.population.search.population_based_training import PBTArgs, load_pbt, pbt_part, population_based_training
 from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep import Search, population_of_part
 from gpuvec.learners.population.search.sweep_args import SweepArgs

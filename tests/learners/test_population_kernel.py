@@ -17,11 +17,10 @@ from tests.support.machine_code import BAR, HGMMA, LDS, count_instructions
 
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.policy import leaves
-from gpuvec.learners.population import paths
-from gpuvec.learners.population.agent_metrics import METRICS
-from gpuvec.learners.population.kernel.population_shape import SHARED_BYTES_PER_BLOCK, PopulationShape
-from gpuvec.learners.population.paths import make_population
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population import population_training
+from gpuvec.learners.population.kernel.population_kernel import SHARED_BYTES_PER_BLOCK, PopulationShape
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
+from gpuvec.learners.population.population_training import make_population
 
 CARTPOLE = PopulationShape(4, 2, 1, False, 2, False, True, 4, 128, 4, 4, 500)
 PENDULUM = PopulationShape(3, 1, 1, True, 2, False, True, 4, 128, 4, 4, 200)
@@ -155,7 +154,7 @@ def test_auto_selects_the_kernel_on_a_gpu_that_supports_the_training(
     module = importlib.import_module("gpuvec.learners.population.kernel.kernel_population")
     kernel, batched = SimpleNamespace(name="the kernel"), SimpleNamespace(name="operations")
     monkeypatch.setattr(module, "make_kernel_population", lambda args: reason or kernel)
-    monkeypatch.setattr(paths, "BatchedPopulation", lambda args: batched)
+    monkeypatch.setattr(population_training, "BatchedPopulation", lambda args: batched)
     args = PopulationArgs(PPOArgs(fused=fused), 3).resolved("cuda:0")
     with caplog.at_level(logging.INFO):
         assert make_population(args) is (kernel if fused == "auto" and not reason else batched)

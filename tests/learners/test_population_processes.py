@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.learners.config.ppo_config import PPOArgs  # imported after torch, which it needs
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
-from gpuvec.learners.population.paths import make_population
+from gpuvec.learners.population.cpu_population import CPUPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.processes.cpu_population import CPUPopulation
+from gpuvec.learners.population.population_training import make_population
 
 P = 18  # of two groups
 BASE = PPOArgs(

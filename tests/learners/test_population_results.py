@@ -18,9 +18,8 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.population import population_training
-from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.population.results.population_folder import load_population, save_population
 from gpuvec.learners.population.results.population_history import PopulationHistory, read_history

@@ -28,8 +28,13 @@ from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import Checkpoints, train_population
 from gpuvec.learners.population.results.population_folder import PopulationWriter, load_population
 from gpuvec.learners.population.results.population_result import PopulationResult
-from gpuvec.learners.population.search.pbt_folder import load_pbt, pbt_part
-from gpuvec.learners.population.search.population_based_training import PBTArgs, PBTResult, population_based_training
+from gpuvec.learners.population.search.population_based_training import (
+    PBTArgs,
+    PBTResult,
+    load_pbt,
+    pbt_part,
+    population_based_training,
+)
 from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep import Search, SweepProgress, SweepResult
 from gpuvec.learners.population.search.sweep_args import SweepArgs
@@ -227,7 +232,7 @@ def test_a_population_that_is_killed_at_any_file_operation_has_the_last_checkpoi
                 continue
             saved = load_population(path)
             assert saved.state["iteration"] in (iterations[-1], iterations[-1] + 2)
-            assert numbers(saved.result) == expected[saved.state["iteration"]]
+            assert numbers(saved) == expected[saved.state["iteration"]]
             with RunFolder(path) as folder, closing(PopulationWriter(runs, folder)) as again:
                 folder.lock()
                 again.finish(population_results()[-1], 1)
@@ -396,7 +401,7 @@ def test_what_is_killed_at_random_moments_ends_as_if_undisturbed(name: str, tmp_
         assert (path / "sweep.json").read_text() == (undisturbed / "sweep.json").read_text()
         assert (path / "trials.npz").read_bytes() == (undisturbed / "trials.npz").read_bytes()
     else:
-        assert numbers(load_population(path).result) == numbers(load_population(undisturbed).result)
+        assert numbers(load_population(path)) == numbers(load_population(undisturbed))
     if name == "pbt":
         np.testing.assert_equal(load_pbt(path)[1].schedule, load_pbt(undisturbed)[1].schedule)
 

@@ -20,25 +20,24 @@ from gymnasium.spaces import Box, Discrete
 from gpuvec.errors import CheckpointError, StateError  # imported after torch, which it needs
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.metric_names import EVAL_RETURN
-from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_args import METRICS, RUNNING, PopulationArgs
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.population.results.population_folder import PopulationWriter
-from gpuvec.learners.population.search.pbt_folder import load_pbt, pbt_part
 from gpuvec.learners.population.search.population_based_training import (
     Exploration,
     PBTArgs,
     PBTSchedule,
     choose_sources,
     last_returns,
+    load_pbt,
+    pbt_part,
     population_based_training,
 )
 from gpuvec.learners.population.search.search_space import SearchParameter, require_search_space, sample_space
 from gpuvec.learners.population.search.sweep import Confirmation, Search, SweepResult, population_of_part, rank, sweep
 from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
-from gpuvec.learners.population.state.agent_selection import select_agents
-from gpuvec.learners.population.state.agent_state import AgentState
+from gpuvec.learners.population.state.agent_state import AgentState, select_agents
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.runs.comparison import Estimate
 from gpuvec.learners.runs.folder import RunFolder

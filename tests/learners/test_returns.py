@@ -38,10 +38,12 @@ def test_rewards_of_several_rollouts_are_scaled_by_the_deviation_of_returns(devi
     masks = rng.random((3, steps, rows)) < 0.7 if masked else np.ones((3, steps, rows), bool)
     rewards = np.where(masks, rng.normal(3.0, 2.0, (3, steps, rows)), 0.0).astype(np.float32)
     place = "cuda:0" if device == "cuda" else "cpu"
-    scale = RewardScaler(rows, 0.9, place)
-    for reward, over, mask, known in zip(rewards, overs, masks, expected_rewards(rewards, overs, masks, 0.9), strict=True):
-        tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(place) for x in (reward, over, mask)]
-        actual = scale(*tensors[:2], tensors[2] if masked else None)
+    scaler = RewardScaler(rows, 0.9, place)
+    for reward, over, acts, known in zip(rewards, overs, masks, expected_rewards(rewards, overs, masks, 0.9), strict=True):
+        tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(place) for x in (reward, over, acts)]
+        mask = tensors[2] if masked else None
+        scaler.moments.update(scaler.returns(*tensors[:2], mask), mask)
+        actual = tensors[0] / scaler.deviation
         np.testing.assert_allclose(actual.cpu().numpy(), known, rtol=1e-4)
 
 
@@ -56,7 +58,7 @@ def test_rewards_of_several_rollouts_are_scaled_by_the_deviation_of_returns(devi
 )
 def test_tensors_that_do_not_fit_are_refused(reward: Any, over: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        RewardScaler(2, 0.9, "cpu")(reward, over)
+        RewardScaler(2, 0.9, "cpu").returns(reward, over)
 
 
 def learner(algorithm: str, **settings: Any) -> Any:

@@ -31,23 +31,16 @@ from tests.support.process_trainings import (
 )
 
 from gpuvec.errors import CheckpointError, StateError
+from gpuvec.learners.cuda_graphs.guard import lowest_fault
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.normalizer import Normalizer
 from gpuvec.learners.policy import leaves
 from gpuvec.learners.policy_configs import policy_factories
 from gpuvec.learners.runs.checkpoint import load, save
-from gpuvec.learners.shards.averaging_learner import AveragingLearner
-from gpuvec.learners.shards.pooling import (
-    lowest_fault,
-    pooled_mean,
-    pooled_var_means,
-    pooling_stage,
-    run_in_lockstep,
-    update_normalizer,
-)
 from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.shard import Shard
+from gpuvec.learners.shards.reduce import Reduce, Shard
+from gpuvec.learners.shards.sharded_learner import ShardedLearner
 from gpuvec.learners.training import make_training_env, open_learner, train
 
 
@@ -205,49 +198,38 @@ def test_an_update_without_minibatches_is_that_of_one_shard(args: Any, role: str
         assert values[0] == pytest.approx(values[1], rel=1e-3, abs=1e-5), name
 
 
-class Moments:
-    """A shard that pools means and moments of its part of some samples."""
-
-    def __init__(self, shard: Shard, x: Any, mask: Any, normalizer: Any) -> None:
-        self.shard, self.x, self.mask, self.normalizer = shard, x, mask, normalizer
-
-    @pooling_stage
-    def pool(self) -> Any:
-        (self.mean,) = yield from pooled_mean(self.shard, [masked_mean(self.x, self.mask)], self.mask)
-        ((self.var, self.mean_of_moments),) = yield from pooled_var_means(self.shard, [self.x], [self.mask])
-        yield from update_normalizer(self.shard, self.normalizer, self.x.unsqueeze(-1), self.mask)
-
-
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_pooled_moments_are_those_of_all_samples(has_mask: bool) -> None:
     x = torch.from_numpy(np.random.default_rng(0).normal(3.0, 2.0, (4, 5, 6)).astype(np.float32))
     mask = x > 2.0 if has_mask else None
     if mask is not None:
         mask[2] = False  # a shard without samples
-    pooled, whole = Normalizer(1), Normalizer(1)
-    for _ in range(2):
-        shards = [Moments(Shard(k, 4, leads=k == 0), x[k], None if mask is None else mask[k], pooled) for k in range(len(x))]
-        run_in_lockstep([shard.pool for shard in shards], Processes().exchange)
-        whole.update(x.unsqueeze(-1), mask)
-    expected = masked_var_mean(x, mask)
-    for shard in shards:
-        torch.testing.assert_close((shard.var, shard.mean_of_moments), expected)
-        torch.testing.assert_close(shard.mean, expected[1])
-    torch.testing.assert_close(dict(pooled.state_dict()), dict(whole.state_dict()))
+    for count in (4, 1):  # of four shards, and of the first one alone
+        masks = [None] * count if mask is None else list(mask[:count])
+        pooled, whole, reduce = Normalizer(1), Normalizer(1), Reduce(count)
+        (mean,) = reduce.mean([[masked_mean(*each)] for each in zip(x[:count], masks, strict=True)], masks)
+        ((var, mean_of_moments),) = reduce.var_means([[each] for each in x[:count]], [[each] for each in masks])
+        for _ in range(2):
+            reduce.update_normalizer(pooled, x[:count].unsqueeze(-1).unbind(), masks)
+            whole.update(x[:count].unsqueeze(-1), None if mask is None else mask[:count])
+        expected = masked_var_mean(x[:count], None if mask is None else mask[:count])
+        torch.testing.assert_close((var, mean_of_moments), expected)
+        torch.testing.assert_close(mean, expected[1])
+        torch.testing.assert_close(dict(pooled.state_dict()), dict(whole.state_dict()))
 
 
 def test_the_fault_of_several_shards_is_that_of_the_lowest_row() -> None:
     rows = torch.tensor([[-1, 7, -1], [-1, 3, 12], [-1, -1, 0]])
-    assert lowest_fault(rows, -1).tolist() == [-1, 3, 0]
+    assert lowest_fault(rows).tolist() == [-1, 3, 0]
 
 
-def test_a_shard_alone_and_shards_that_disagree_are_refused() -> None:
-    shard = Moments(Shard(0, 2), torch.ones(3, 2), None, Normalizer(1))
-    with pytest.raises(RuntimeError, match="needs the other shards"):
-        shard.pool()
-    alone = Moments(Shard(0, 1), torch.ones(3, 2), None, Normalizer(1))
-    with pytest.raises(RuntimeError, match="exchange different numbers"):
-        run_in_lockstep([shard.pool, alone.pool], Processes().exchange)
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_a_stage_of_a_shard_without_the_others_is_refused(name: str) -> None:
+    args = TRAININGS[name].resolved("cpu")
+    with closing(make_training_env(args, args.num_envs // SHARDS)) as env:
+        alone = Learner(args, env, policy_factories({"all": args}, env, None), Shard(1, SHARDS))
+        with pytest.raises(RuntimeError, match="needs the other shards"):
+            alone.policy.stages[0]()
 
 
 @pytest.mark.parametrize(
@@ -306,7 +288,8 @@ class WithACopyOfThrees(Processes):
 def test_copies_are_averaged_and_their_episodes_added() -> None:
     args = replace(PPO_COPIES, num_envs=4).resolved("cpu")
     with closing(make_training_env(args, 4)) as env:
-        learner = AveragingLearner(args, env, policy_factories({"all": args}, env, None), WithACopyOfThrees(0, 2))
+        factories = policy_factories({"all": args}, env, None)
+        learner = ShardedLearner(args, [env], factories, WithACopyOfThrees(0, 2), sync="iteration")
         policy = learner.policy
         policy.metrics.copy_(torch.arange(len(policy.metrics)))
         policy.metrics[1] = torch.nan

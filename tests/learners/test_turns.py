@@ -14,10 +14,9 @@ from tests.support import joining_env, street_env  # noqa: F401  # registers the
 from tests.support.turns_env import TurnsEnv
 
 from gpuvec.learners import a2c, ppo
-from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
+from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout, steps_in_episode
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
-from gpuvec.learners.estimators.row_episodes import steps_in_episode
 from gpuvec.learners.evaluation import evaluate as evaluation
 from gpuvec.learners.evaluation.evaluate import run_episodes
 from gpuvec.learners.evaluation.players import at_random
@@ -152,7 +151,9 @@ class TestEpisodes:
         place = "cuda:0" if device == "cuda" else "cpu"
         scaler = RewardScaler(20, gamma, place)
         in_episode = rng.random((37, 20)) < 0.8
-        scaled = scaler(*(torch.from_numpy(x).to(place) for x in (reward, done, mask, in_episode)))
+        rewards, *flags, counted = (torch.from_numpy(x).to(place) for x in (reward, done, mask, in_episode))
+        scaler.moments.update(scaler.returns(rewards, *flags), counted)
+        scaled = rewards / scaler.deviation
         total, returns = np.zeros(20), np.zeros((37, 20))
         for t in range(37):
             total = np.where(mask[t], gamma * total, total) + reward[t]

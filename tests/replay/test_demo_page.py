@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("selenium.webdriver", reason="selenium, which drives a browser, is not installed")
 
 from gpuvec.replay.document import TrackWriter
-from gpuvec.replay.quantization import encode_rewards
+from gpuvec.replay.scene import encode_rewards
 from tests.replay.browser import MINUS, Page, needs_browser
 from tests.replay.player_samples import SIZE, play_tag, pole_scene, tag_scene, write_page
 

@@ -17,14 +17,12 @@ from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
+from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import SeparateMLP
-from gpuvec.learners.population.agent_metrics import METRICS
-from gpuvec.learners.population.kernel.parameter_layout import KernelParameterLayout
-from gpuvec.learners.population.kernel.population_kernel import population_kernel
-from gpuvec.learners.population.kernel.population_shape import PopulationShape
+from gpuvec.learners.population.kernel.population_kernel import KernelParameterLayout, PopulationShape, population_kernel
+from gpuvec.learners.population.population_args import METRICS
 from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
 
 LIMIT, PERIOD = 7, 11  # steps of an episode, and steps after which all episodes terminate

@@ -26,8 +26,7 @@ from gpuvec.learners.runs.history import RunHistory
 
 if TYPE_CHECKING:
     from gpuvec.learners.population.results.population_history import PopulationHistory
-    from gpuvec.learners.population.search.search_space import SearchParameter
-    from gpuvec.learners.population.search.trials import Trials
+    from gpuvec.learners.population.search.search_space import SearchParameter, Trials
 
 FloatArray = NDArray[np.float64]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777")

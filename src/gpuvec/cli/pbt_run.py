@@ -70,7 +70,7 @@ def resume_pbt(path: Path, trust: bool, checkpoint_every: int | None) -> int:
     """
     with waiting("loading PyTorch"):
         from gpuvec.learners.population.results.population_folder import PopulationWriter
-        from gpuvec.learners.population.search.pbt_folder import load_pbt
+        from gpuvec.learners.population.search.population_based_training import load_pbt
         from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(path) as folder:
@@ -94,8 +94,7 @@ def run_pbt(args: PBTArgs, writer: PopulationWriter, checkpoint_every: int | Non
     Returns:
         The exit status: 0, or 128 plus the number of the signal that ended the training.
     """
-    from gpuvec.learners.population.search.pbt_folder import pbt_part
-    from gpuvec.learners.population.search.population_based_training import population_based_training
+    from gpuvec.learners.population.search.population_based_training import pbt_part, population_based_training
 
     def save(trained: PBTResult) -> None:
         writer.save(trained.result, pbt_part(args, trained))

@@ -104,7 +104,7 @@ def _draw_trials(runs: Sequence[Path]) -> tuple[Figure, str]:
     if len(runs) > 1:
         raise ValueError("a search is drawn alone: give one folder.")
     from gpuvec.cli.figures import trials_figure
-    from gpuvec.learners.population.search.trials import read_trials
+    from gpuvec.learners.population.search.search_space import read_trials
     from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(runs[0]) as folder:

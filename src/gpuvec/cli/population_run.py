@@ -20,13 +20,13 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned_for_population
 from gpuvec.learners.deferred_signals import deferred_signals
-from gpuvec.learners.population.agent_metrics import METRICS
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
 from gpuvec.learners.runs.records import POPULATION
 from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
-    from gpuvec.learners.population.results.population_folder import PopulationWriter, SavedPopulation
+    from gpuvec.learners.population.results.population_folder import PopulationWriter
+    from gpuvec.learners.population.results.population_result import PopulationResult
 
 
 class PopulationProgress:
@@ -80,7 +80,7 @@ def run_population(
     writer: PopulationWriter,
     num_best: int,
     checkpoint_every: int | None,
-    begun: SavedPopulation | None = None,
+    begun: PopulationResult | None = None,
 ) -> int:
     """Trains a population, writes its folder, and prints its best agents.
 

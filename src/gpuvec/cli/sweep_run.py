@@ -17,9 +17,8 @@ from gpuvec.cli.text_table import print_table
 from gpuvec.errors import MissingExtraError
 from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, FloatArray
+from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, FloatArray, Trials
 from gpuvec.learners.population.search.sweep_args import SweepArgs
-from gpuvec.learners.population.search.trials import Trials
 from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.policy import PolicyContext
-from gpuvec.learners.shards.pooling import Pooling, pooling_stage
 from gpuvec.learners.training import Result, train
 
 __all__ = ["A2C", "A2CArgs", "Result", "train"]
@@ -60,9 +59,7 @@ class A2C(OnPolicy):
     def __init__(self, args: A2CArgs, context: PolicyContext, network: ActorCritic) -> None:
         super().__init__(args, context, network, a2c_loss)
 
-    @pooling_stage
-    def improve(self) -> Pooling[None]:
+    def improve(self) -> None:
         """Takes one step along the policy gradient of the rollout, and writes `update_metrics`."""
-        loss, metrics = self.loss(self.network, self.buffer.samples(), self.args, self.ent_coef)
-        metrics = yield from self.differentiate(loss, metrics, self.buffer.mask)
-        yield from self.finish_update(torch.cat([metrics, self.optimize().view(1)]))
+        metrics = self.differentiate([shard.buffer.samples() for shard in self.shards])
+        self.finish_update(torch.cat([metrics, self.optimize().view(1)]))

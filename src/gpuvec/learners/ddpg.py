@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -43,8 +43,6 @@ from gpuvec.learners.networks.deterministic import (
 from gpuvec.learners.networks.mlp import seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
-from gpuvec.learners.shards.pooling import Pooling, pooled_mean, pooled_sum, pooling_stage, update_normalizer
-from gpuvec.learners.shards.shard import Shard
 from gpuvec.learners.training import Result, train
 
 __all__ = ["DDPG", "DDPGArgs", "Result", "TD3Args", "train"]
@@ -147,11 +145,11 @@ class DDPG(Policy):
         require_memory(device, max_steps * R * transition_bytes, f"a replay buffer of {max_steps * R:,} transitions")
         return ReplayBuffer.allocate(max_steps, R, features, components, device, has_mask)
 
-    @pooling_stage
-    def begin(self) -> Pooling[None]:
+    def begin(self) -> None:
         """Updates the normaliser with the first observations."""
         if self.network.normalizer is not None:
-            yield from update_normalizer(self.shard, self.network.normalizer, self.rows.obs[-1])
+            obs = [shard.rows.obs[-1] for shard in self.shards]
+            self.reduce.update_normalizer(self.network.normalizer, obs, [None] * len(obs))
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the policy's actions in step `t` plus noise, (R, K); before `learning_starts` uniformly distributed actions.
@@ -177,19 +175,19 @@ class DDPG(Policy):
         """Returns the numbers of the last rollout that are checked to be finite, {name: (T, R) or (T, R, K)}."""
         return {"reward": self.rows.reward, "action": self.action}
 
-    @pooling_stage
     @torch.no_grad()
-    def store(self) -> Pooling[None]:
+    def store(self) -> None:
         """Adds the rollout to the replay buffer, and writes its metrics."""
-        rows, args = self.rows, self.args
-        self.replay.add_rollout(rows, self.action, rows.reward * args.reward_scale, args.gamma, args.n_step)
-        sums = yield from pooled_sum(self.shard, self.episodes.add(rows.reward, rows.done, rows.mask).sum(1))
+        args, all_rows = self.args, [shard.rows for shard in self.shards]
+        for shard, rows in zip(self.shards, all_rows, strict=True):
+            shard.replay.add_rollout(rows, shard.action, rows.reward * args.reward_scale, args.gamma, args.n_step)
+        sums = self.reduce.sum([s.episodes.add(s.rows.reward, s.rows.done, s.rows.mask).sum(1) for s in self.shards])
         self.metrics[: len(EPISODE_METRICS)] = episode_metrics(sums)
         if self.network.normalizer is not None:
-            yield from update_normalizer(self.shard, self.network.normalizer, rows.obs[:-1], rows.mask)
+            masks = [rows.mask for rows in all_rows]
+            self.reduce.update_normalizer(self.network.normalizer, [rows.obs[:-1] for rows in all_rows], masks)
 
-    @pooling_stage
-    def improve(self, variant: int) -> Pooling[None]:
+    def improve(self, variant: int) -> None:
         """Takes the gradient steps of an iteration, and writes their metrics.
 
         Args:
@@ -200,54 +198,84 @@ class DDPG(Policy):
         update_metrics.zero_()
         actor_updates = 0
         for k in range(args.gradient_steps):
-            batch = self.replay.sample(args.batch_size // self.shard.count, self.generator)
-            critic_metrics += (yield from self.update_critics(batch)) / args.gradient_steps
+            batches = [shard.replay.sample(args.batch_size // self.shard.count, shard.generator) for shard in self.shards]
+            critic_metrics += self.update_critics(batches) / args.gradient_steps
             if (variant * args.gradient_steps + k + 1) % args.policy_delay == 0:
-                actor_metrics += yield from self.update_actor(batch)
+                actor_metrics += self.update_actor(batches)
                 actor_updates += 1
-                if self.shard.leads:
-                    self.update_targets()
+                self.update_targets()
         actor_metrics /= max(actor_updates, 1)
         with torch.no_grad():
             self.guard.check_update_finite(update_metrics, (*self.actor.values(), *self.critics.values()))
 
-    def update_critics(self, batch: Transitions) -> Pooling[Tensor]:
-        """Takes one step of the critics towards their targets on `batch`, (B,).
+    def update_critics(self, batches: Sequence[Transitions]) -> Tensor:
+        """Takes one step of the critics towards their targets on `batches`, (B,) of each shard.
 
         Returns (3,): the loss, the mean value, and the norm of the gradient.
         """
+        losses = (self._critic_loss(batch, shard.generator) for batch, shard in zip(batches, self.shards, strict=True))
+        return self._take_step(self.critic_optimizer, self.critics, losses, batches)
+
+    def _critic_loss(self, batch: Transitions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Returns the loss of the critics on a `batch`, (B,), and (2,) metrics: the loss, and the mean value."""
         network = self.network
         with torch.no_grad():
             obs, next_obs = network.normalize_obs(batch.obs), network.normalize_obs(batch.next_obs)
-            next_action = self._smooth(network.act(self.target_actor, next_obs))
+            next_action = self._smooth(network.act(self.target_actor, next_obs), generator)
             next_value = network.values(self.target_critics, next_obs, next_action).amin(0)
             target = batch.reward + batch.discount * next_value
         values = network.values(network.critics, obs, network.scale(batch.action))  # (C, B)
         loss = torch.stack([masked_mean(error, batch.mask) for error in (values - target).square()]).sum()
         mean_value = torch.stack([masked_mean(value, batch.mask) for value in values.detach()]).mean()
-        metrics = torch.stack([loss.detach(), mean_value])
-        return (yield from optimize(self.shard, self.critic_optimizer, self.critics, loss, metrics, batch.mask))
+        return loss, torch.stack([loss.detach(), mean_value])
 
-    def _smooth(self, action: Tensor) -> Tensor:
+    def _smooth(self, action: Tensor, generator: torch.Generator) -> Tensor:
         """Adds clipped noise to the target policy's `action`, (B, K): TD3's target policy smoothing."""
         sigma = self.args.target_sigma
         if sigma == 0.0:
             return action
-        noise = torch.empty_like(action).normal_(0.0, sigma, generator=self.generator)
+        noise = torch.empty_like(action).normal_(0.0, sigma, generator=generator)
         noise = noise.clamp_(-TARGET_NOISE_CLIP * sigma, TARGET_NOISE_CLIP * sigma)
         return (action + noise).clamp_(-1.0, 1.0)
 
-    def update_actor(self, batch: Transitions) -> Pooling[Tensor]:
-        """Takes one step of the actor up the first critic on `batch`, (B,).
+    def update_actor(self, batches: Sequence[Transitions]) -> Tensor:
+        """Takes one step of the actor up the first critic on `batches`, (B,) of each shard.
 
         Returns (2,): the loss, and the norm of the gradient.
         """
+        return self._take_step(self.actor_optimizer, self.actor, map(self._actor_loss, batches), batches)
+
+    def _actor_loss(self, batch: Transitions) -> tuple[Tensor, Tensor]:
+        """Returns the loss of the actor on a `batch`, (B,), and (1,) metrics: the loss."""
         network = self.network
         obs = network.normalize_obs(batch.obs)
         (value,) = network.values(network.critics[:1], obs, network.act(network.actor, obs))
         loss = -masked_mean(value, batch.mask)
-        metrics = loss.detach().view(1)
-        return (yield from optimize(self.shard, self.actor_optimizer, self.actor, loss, metrics, batch.mask))
+        return loss, loss.detach().view(1)
+
+    def _take_step(
+        self,
+        optimizer: Adam,
+        parameters: Mapping[str, Tensor],
+        losses: Iterable[tuple[Tensor, Tensor]],
+        batches: Sequence[Transitions],
+    ) -> Tensor:
+        """Takes one step of `optimizer` against the gradient of the mean loss by `parameters` alone.
+
+        Args:
+            optimizer: the optimiser of these parameters.
+            parameters: {name: parameter}.
+            losses: for each shard of this process the loss, (), and metrics, (N,), which are means over its batch.
+            batches: the batch of each shard, (B,).
+
+        Returns:
+            (N + 1,): the metrics over the batches of all shards, and the norm of the gradient.
+        """
+        means = [[*torch.autograd.grad(loss, list(parameters.values())), metrics] for loss, metrics in losses]
+        *gradient, metrics = self.reduce.mean(means, [batch.mask for batch in batches])
+        for p, g in zip(parameters.values(), gradient, strict=True):
+            p.grad = g
+        return torch.cat([metrics, optimizer.step().view(1)])
 
     @torch.no_grad()
     def update_targets(self) -> None:
@@ -272,27 +300,3 @@ class DDPG(Policy):
             "replay": self.replay.state_tensors(),
             "episodes": self.episodes._asdict(), "noise": self.noise, **super().state_tensors(),
         }  # fmt: skip
-
-
-def optimize(
-    shard: Shard, optimizer: Adam, parameters: Mapping[str, Tensor], loss: Tensor, metrics: Tensor, mask: Tensor | None
-) -> Pooling[Tensor]:
-    """Takes one step of `optimizer` against the gradient of `loss` by `parameters` alone.
-
-    Args:
-        shard: the shard; the first one of a process takes the step for all.
-        optimizer: the optimiser of these parameters.
-        parameters: {name: parameter}.
-        loss: () float32, the mean over the batch of the shard.
-        metrics: (N,): other means over it.
-        mask: (B,) bool: the transitions that count; None for all.
-
-    Returns:
-        (N + 1,): the metrics over the batches of all shards, and the norm of the gradient, which is 0 for other shards.
-    """
-    gradient = torch.autograd.grad(loss, list(parameters.values()))
-    *pooled_gradient, metrics = yield from pooled_mean(shard, [*gradient, metrics], mask)
-    for p, g in zip(parameters.values(), pooled_gradient, strict=True):
-        p.grad = g
-    norm = optimizer.step() if shard.leads else torch.zeros((), device=metrics.device)
-    return torch.cat([metrics, norm.view(1)])

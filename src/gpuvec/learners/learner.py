@@ -8,6 +8,7 @@ iteration later.
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,16 +23,15 @@ from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.cuda_graphs.graph import CapturedGraph, capture
-from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
+from gpuvec.learners.cuda_graphs.graph import CapturedGraph, capture, clone_tensors, copy_into
+from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, map_roles, spaces_of_agent
-from gpuvec.learners.metric_report import MetricReport
+from gpuvec.learners.metric_names import ENV_METRICS
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint import FORMAT, learning_policies, require_same_policies, require_same_shards
-from gpuvec.learners.shards.pooling import Pooling, pooled_sum, pooling_stage
-from gpuvec.learners.shards.shard import Shard
+from gpuvec.learners.shards.reduce import Reduce, Shard
 from gpuvec.learners.stage_times import StageTimer, stage_clock, stage_name
 
 PolicyFactory = Callable[[PolicyContext], Policy]
@@ -68,6 +68,8 @@ class Learner:
         opponent: Opponent | None = None,
     ) -> None:
         self.args, self.env, self.iteration, self.shard = args, env, 0, shard or Shard()
+        self.reduce = Reduce(self.shard.count)
+        """Adds numbers of all shards of the training."""
         self.seconds = 0.0  # of training
         subject = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
         mask_shape = action_mask_shape(env)
@@ -78,8 +80,7 @@ class Learner:
         self.policies = {role: make_policy(self._context(role)) for role, make_policy in policies.items()}
         self.action = map_roles(self._zero_actions, action_space)
         """The actions of all agents, (E, ...) or (E, A, ...), or {role: (E, n, ...)} if roles have spaces of their own."""
-        agents_per_env = {role: agents.per_env for role, agents in self.agents.items()}
-        self._report = MetricReport(args, self.policies, agents_per_env, tuple(self.rollout.metrics))
+        self._prepare_report()
         self.rollout.reset(args.seed, self.shard.index * env.num_envs)
         if self.shard.count == 1:
             for policy in self.policies.values():
@@ -104,6 +105,23 @@ class Learner:
             critic_space_of_agent(self.env), self.shard,
         )  # fmt: skip
 
+    def _prepare_report(self) -> None:
+        """Allocates the tensor that has the metrics and fault rows of all policies, and then the metrics of the environment."""
+        of_policies = (
+            name if role == ALL else f"{role}/{name}" for role, policy in self.policies.items() for name in policy.metric_names
+        )
+        self.metric_names = (*of_policies, *(f"{ENV_METRICS}/{name}" for name in self.rollout.metrics))
+        """The names of the metrics; those of the policy of a role begin with the role, and the environment's with "metrics"."""
+        sizes = [len(policy.metric_names) + len(policy.guard.fault_rows) for policy in self.policies.values()]
+        sizes.append(len(self.rollout.metrics))
+        report = torch.zeros(sum(sizes), dtype=torch.float64, device=self.args.device)
+        *parts, self.env_metrics = report.split(sizes)
+        """The metrics of the environment in the last iteration, (M,) float64, on the device."""
+        for policy, part in zip(self.policies.values(), parts, strict=True):
+            policy.report_into(part)
+        self._readout = Readout(report)
+        self._read_iterations: deque[int] = deque()  # of the reads that are pending
+
     def _opponent_rows(self) -> Tensor:
         """Returns, (E, A) bool, which agents an opponent plays: one in each second environment, each agent equally often."""
         num_agents = self.rollout.num_agents
@@ -114,25 +132,21 @@ class Learner:
         return (envs % 2 == 0) & (envs // 2 % num_agents == agents)
 
     @property
-    def env_metrics(self) -> Tensor:
-        """The metrics of the environment in the last iteration, (M,) float64, on the device."""
-        metrics: Tensor = self._report.env_metrics
-        return metrics
-
-    @property
     def policy(self) -> Any:
         """The policy of all agents, if there is one for all."""
         return self.policies[ALL]
 
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The names of the metrics; those of the policy of a role begin with the role, and the environment's with "metrics"."""
-        return self._report.metric_names
-
-    @pooling_stage
     @torch.no_grad()
-    def collect(self) -> Pooling[None]:
-        """Runs T steps of each environment."""
+    def collect(self) -> None:
+        """Runs T steps of each environment of this process."""
+        for learner in self.local_shards:
+            learner.run_steps()
+        if self.rollout.metrics:
+            sums = self.reduce.sum([learner.rollout.metric_sums() for learner in self.local_shards])
+            self.env_metrics.copy_(sums[:-1] / sums[-1])
+
+    def run_steps(self) -> None:
+        """Runs T steps of each environment of this shard."""
         with cached_parameters(*(policy.network for policy in self.policies.values())):
             if self._fused_rollout is not None:
                 self._fused_rollout()
@@ -148,9 +162,6 @@ class Learner:
                 self.rollout.update_rows()
             for policy in self.policies.values():
                 policy.finish_rollout()
-        if self.rollout.metrics:
-            sums = yield from pooled_sum(self.shard, self.rollout.metric_sums())
-            self._report.env_metrics.copy_(sums[:-1] / sums[-1])
 
     def act(self, t: int) -> Any:
         """Returns the actions of all agents in step `t` of the rollout, (E, ...) or (E, A, ...), or {role: (E, n, ...)}."""
@@ -186,10 +197,7 @@ class Learner:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # Inductor's report of an optimisation
             stages = [*self.all_stages(), *([self._whole_iteration] if self.single_graph else [])]
-            self._graphs = {
-                stage: capture(self.stage_of_all(stage), self.args.device, generators, kernel_version, parameters)
-                for stage in stages
-            }
+            self._graphs = {stage: capture(stage, self.args.device, generators, kernel_version, parameters) for stage in stages}
         if self.single_graph:
             # No event can be between the stages of one graph, so their own graphs are timed before the state is restored.
             timed_stages = [(stage_name(stage), self._captured(stage)) for stage in self.all_stages()]
@@ -208,17 +216,13 @@ class Learner:
         """The learners of the shards in this process."""
         return (self,)
 
-    def stage_of_all(self, stage: Stage) -> Stage:
-        """Returns the function that runs a stage in all shards of this process, which is `stage` itself if there is one."""
-        return stage
-
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages of an iteration: functions, or after `capture` their graphs."""
         return tuple(map(self._captured, self.all_stages()))
 
     def _captured(self, stage: Stage) -> Stage:
-        return self.stage_of_all(stage) if self._graphs is None else self._graphs[stage]
+        return stage if self._graphs is None else self._graphs[stage]
 
     def all_stages(self) -> list[Stage]:
         """Returns the stages of an iteration as functions: the rollout, and those of each policy."""
@@ -236,7 +240,7 @@ class Learner:
 
     def _whole_iteration(self) -> None:
         for stage in self.all_stages():
-            self.stage_of_all(stage)()
+            stage()
 
     @ordinary_tensors()
     def iterate(self) -> None:
@@ -266,11 +270,12 @@ class Learner:
     @property
     def pending_reads(self) -> int:
         """The number of reads that were started and not finished, at most two."""
-        return self._report.pending
+        return self._readout.pending
 
     def start_read(self) -> None:
         """Starts to read the metrics of the last iteration, asynchronously: the next one may be launched meanwhile."""
-        self._report.start(self.iteration)
+        self._readout.start()
+        self._read_iterations.append(self.iteration)
 
     def finish_read(self) -> dict[str, float]:
         """Waits for the oldest read that was started, and returns its metrics; no other method synchronises.
@@ -278,7 +283,16 @@ class Learner:
         Raises:
             NonFiniteError: a number in the iteration of that read is not finite.
         """
-        return self._report.finish()
+        report, iteration = self._readout.take(), self._read_iterations.popleft()
+        metrics: list[float] = []
+        for role, policy in self.policies.items():
+            sizes = len(policy.metric_names), len(policy.guard.fault_rows)
+            values, fault_rows, report = report.split([*sizes, len(report) - sum(sizes)])
+            agents, role_name = self.agents[role].per_env, "" if role == ALL else role
+            policy.guard.raise_fault(fault_rows.view(torch.int64).tolist(), iteration, self.args.env, agents, role_name)
+            metrics += values.tolist()
+        metrics += report.tolist()
+        return dict(zip(self.metric_names, metrics, strict=True))
 
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next iteration depends on, as nested dicts."""

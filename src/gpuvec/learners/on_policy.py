@@ -13,7 +13,7 @@ Letters: T steps, R rows, D observation features, K action components.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -22,30 +22,23 @@ from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
-from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
+from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer, Samples
 from gpuvec.learners.config.schedule import interpolate, remaining_share
 from gpuvec.learners.config.training_config import OnPolicyArgs
 from gpuvec.learners.cuda_graphs.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
-from gpuvec.learners.estimators.advantage import AdvantageEstimator
+from gpuvec.learners.estimators.advantage import AdvantageEstimator, compute_final_values
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
-from gpuvec.learners.networks.default_body import default_body
-from gpuvec.learners.networks.mlp import seeded_weights
+from gpuvec.learners.networks.cnn import AsymmetricCNN, SharedCNN, is_image
+from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.own_loss import StandardLoss, flat_samples, probe_loss, probe_metrics, with_own_loss
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import ActionSample
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
-from gpuvec.learners.shards.pooling import (
-    Pooling,
-    pooled_mean,
-    pooled_sum,
-    pooled_var_means,
-    pooling_stage,
-    update_normalizer,
-)
+from gpuvec.learners.shards.reduce import Reduce
 
 ROLLOUT_METRICS = (*EPISODE_METRICS, "explained_variance")
 # As in the implementations of the papers' authors.
@@ -92,7 +85,7 @@ class OnPolicy(Policy):
         self.has_values = False
         self.episodes = EpisodeStatistics.initial(R, device)
         self.advantage = AdvantageEstimator(device, args.gamma, args.gae_lambda)
-        self.reward_scaler = RewardScaler(R, args.gamma, device, self.shard) if args.normalize_returns else None
+        self.reward_scaler = RewardScaler(R, args.gamma, device) if args.normalize_returns else None
         self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
         self.has_action_mask = hasattr(self.network.body, "allowed") or context.rows.action_mask is not None
         checks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
@@ -141,12 +134,12 @@ class OnPolicy(Policy):
                 f"precision={args.precision!r} is for the layers of `hidden`; your own body determines its precision."
             )
 
-        def make_default(observations: gym.Space[Any], actions: gym.Space[Any], *critic: gym.Space[Any]) -> nn.Module:
-            return default_body(args, observations, outputs_of(actions), *map(features_of, critic))
-
+        critic = () if critic_space is None else (critic_space,)
         with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
-            critic = () if critic_space is None else (critic_space,)
-            module = (body or make_default)(observation_space, action_space, *critic)
+            if body is None:
+                module = default_body(args, observation_space, outputs_of(action_space), *map(features_of, critic))
+            else:
+                module = body(observation_space, action_space, *critic)
             return ActorCritic(observation_space, action_space, module, args.normalize, critic_space)
 
     @torch.no_grad()
@@ -164,11 +157,16 @@ class OnPolicy(Policy):
         )  # fmt: skip
         return buffer, final_value
 
-    def share_with(self, leader: Any) -> None:
-        """Uses the network and all else that belongs to no row of `leader`, the same policy of another shard of the process."""
-        super().share_with(leader)
+    def lead(self, shards: Sequence[Any], reduce: Reduce) -> None:
+        """Is called on the policy of the first shard of a process, as in `Policy`; the shards then have its moments of rewards.
+
+        Args:
+            shards, reduce: as in `Policy`.
+        """
+        super().lead(shards, reduce)
         if self.reward_scaler is not None:
-            self.reward_scaler.moments = leader.reward_scaler.moments
+            for shard in shards:
+                shard.reward_scaler.moments = self.reward_scaler.moments
 
     def tensors_without_rows(self) -> Iterator[Tensor]:
         """Yields the tensors of the state that belong to no row, of any shapes (...)."""
@@ -176,13 +174,22 @@ class OnPolicy(Policy):
         if self.reward_scaler is not None:
             yield from self.reward_scaler.moments.state_dict().values()
 
-    @pooling_stage
-    def begin(self) -> Pooling[None]:
-        """Updates the normaliser with the first observations."""
-        if self.network.normalizer is not None:
-            yield from update_normalizer(self.shard, self.network.normalizer, self.buffer.obs[-1])
-        if self.network.critic_normalizer is not None:
-            yield from update_normalizer(self.shard, self.network.critic_normalizer, self.buffer.value_obs[-1])
+    def begin(self) -> None:
+        """Updates the normalisers with the first observations."""
+        self.update_normalizers(-1, [None] * len(self.shards))
+
+    def update_normalizers(self, steps: int | slice, masks: Sequence[Tensor | None]) -> None:
+        """Updates the normalisers, if there are any, with observations of all shards.
+
+        Args:
+            steps: the index of those of the T + 1 observations that are used.
+            masks: (T, R) bool for each shard of this process: the samples that count; None for all.
+        """
+        network, buffers = self.network, [shard.buffer for shard in self.shards]
+        if network.normalizer is not None:
+            self.reduce.update_normalizer(network.normalizer, [buffer.obs[steps] for buffer in buffers], masks)
+        if network.critic_normalizer is not None:
+            self.reduce.update_normalizer(network.critic_normalizer, [buffer.value_obs[steps] for buffer in buffers], masks)
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Draws the actions of step `t`, and stores them with their log-probabilities; `episode_start` is not used.
@@ -207,83 +214,82 @@ class OnPolicy(Policy):
             self.guard.check_allowed(self.network.any_allowed(samples.obs, samples.action_mask), samples.mask)
         self.guard.check_rows_finite("collect", buffer.reward, buffer.log_prob)
 
-    @pooling_stage
     @torch.no_grad()
-    def estimate(self) -> Pooling[None]:
-        """Computes advantages and targets, from V of each step's successor.
+    def estimate(self) -> None:
+        """Computes advantages and targets, from V of each step's successor, and the metrics of the rollout.
 
         The successor of the last step of a truncated episode is the final observation.
         """
-        buffer, done = self.buffer, self.rows.done
-        if not self.has_values:
-            missing = slice(-1, None) if self.value_with_policy else slice(None)
-            buffer.value[missing] = self.network.value(buffer.value_obs[missing])
-            self.compute_final_values()
-        reward = buffer.reward * self.args.reward_scale
+        buffers = [shard.buffer for shard in self.shards]
+        for shard in self.shards:
+            shard.compute_values()
+        rewards = [buffer.reward * self.args.reward_scale for buffer in buffers]
         if self.reward_scaler is not None:
-            reward = yield from self.reward_scaler.scale(reward, done, buffer.mask, buffer.in_episode)
-        inputs = reward, buffer.value, self.final_value, buffer.terminated, buffer.ended
-        self.advantage(*inputs, out=(buffer.advantage, buffer.target), mask=buffer.mask)
-        self.guard.check_rows_finite("estimate", buffer.value, buffer.advantage)
-        yield from self._write_rollout_metrics(done)
-
-    def _write_rollout_metrics(self, done: Tensor) -> Pooling[None]:
-        buffer = self.buffer
-        sums = yield from pooled_sum(self.shard, self.episodes.add(buffer.reward, done, buffer.mask).sum(1))
-        advantage, target = yield from pooled_var_means(self.shard, [buffer.advantage, buffer.target], [buffer.mask] * 2)
+            pairs = zip(self.shards, rewards, strict=True)
+            returns = [s.reward_scaler.returns(reward, s.rows.done, s.buffer.mask) for s, reward in pairs]
+            self.reduce.update_normalizer(self.reward_scaler.moments, returns, [buffer.in_episode for buffer in buffers])
+            rewards = [reward / self.reward_scaler.deviation for reward in rewards]
+        for shard, reward in zip(self.shards, rewards, strict=True):
+            shard.compute_advantages(reward)
+        sums = self.reduce.sum([s.episodes.add(s.buffer.reward, s.rows.done, s.buffer.mask).sum(1) for s in self.shards])
+        advantage, target = self.reduce.var_means(
+            [[buffer.advantage, buffer.target] for buffer in buffers], [[buffer.mask] * 2 for buffer in buffers]
+        )
         # The advantage is target - value, so this is the part of the targets' variance that V does not explain.
         unexplained = advantage[0] / target[0]
         self.metrics[: len(EPISODE_METRICS)] = episode_metrics(sums)
         self.metrics[len(EPISODE_METRICS)] = 1.0 - unexplained
 
+    def compute_values(self) -> None:
+        """Computes V of all observations of this shard that have none yet."""
+        buffer = self.buffer
+        if not self.has_values:
+            missing = slice(-1, None) if self.value_with_policy else slice(None)
+            buffer.value[missing] = self.network.value(buffer.value_obs[missing])
+            self.compute_final_values()
+
+    def compute_advantages(self, reward: Tensor) -> None:
+        """Computes the advantages and targets of this shard for scaled rewards, `reward` (T, R), and checks them."""
+        buffer = self.buffer
+        inputs = reward, buffer.value, self.final_value, buffer.terminated, buffer.ended
+        self.advantage(*inputs, out=(buffer.advantage, buffer.target), mask=buffer.mask)
+        self.guard.check_rows_finite("estimate", buffer.value, buffer.advantage)
+
     def compute_final_values(self) -> None:
-        """Computes V of the final observations of truncated episodes into `final_value`; its other elements are undefined.
-
-        A truncated episode has as many steps as the limit, so a row has at most `max_truncations` of them in a rollout. Each
-        pass takes one of each row, so that V is computed for R rows instead of T * R.
-        """
-        buffer, final_obs = self.buffer, self.buffer.final_value_obs
+        """Computes V of the final observations of truncated episodes into `final_value`; its other elements are undefined."""
+        buffer = self.buffer
         truncated = buffer.ended & ~buffer.terminated
-        for _ in range(self.max_truncations):
-            step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
-            index = step.view(1, -1, *[1] * (final_obs.dim() - 2)).expand(1, *final_obs.shape[1:])
-            value = self.network.value(final_obs.gather(0, index).squeeze(0))
-            self.final_value.scatter_(0, step, value.unsqueeze(0))
-            truncated = truncated.scatter(0, step, False)
+        compute_final_values(self.network.value, buffer.final_value_obs, truncated, self.max_truncations, self.final_value)
 
-    @pooling_stage
-    def improve(self) -> Pooling[None]:
-        """Updates the network from the rollout, and writes `update_metrics`."""
+    def improve(self) -> None:
+        """Updates the network from the rollouts of all shards, and writes `update_metrics`."""
         raise NotImplementedError
 
-    def differentiate(self, loss: Tensor, metrics: Tensor, mask: Tensor | None) -> Pooling[Tensor]:
-        """Computes the gradient of `loss`, (), and stores it as `grad` of the parameters.
+    def differentiate(self, minibatches: Sequence[Samples], *inputs: Any) -> Tensor:
+        """Computes the gradient of the mean loss of all shards, and stores it as `grad` of the parameters.
 
         Args:
-            loss: the mean over the samples of the shard.
-            metrics: (N,): other means over these samples.
-            mask: (...) bool: the samples that count; None for all.
+            minibatches: the samples of each shard of this process.
+            inputs: of the loss, besides network, samples, settings and the coefficient of the entropy bonus.
 
         Returns:
-            The metrics over the samples of all shards, (N,).
+            The metrics of the loss over the samples of all shards, (N,).
         """
-        # A loss of a user may leave out a part of the network.
-        gradient = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
-        *pooled_gradient, metrics = yield from pooled_mean(self.shard, [*gradient, metrics], mask)
-        for p, g in zip(self.parameters.values(), pooled_gradient, strict=True):
+        parameters, means = list(self.parameters.values()), []
+        for samples in minibatches:
+            loss, metrics = self.loss(self.network, samples, self.args, self.ent_coef, *inputs)
+            # A loss of a user may leave out a part of the network.
+            means.append([*torch.autograd.grad(loss, parameters, materialize_grads=True), metrics])
+        *gradient, metrics = self.reduce.mean(means, [samples.mask for samples in minibatches])
+        for p, g in zip(parameters, gradient, strict=True):
             p.grad = g
         return metrics
 
     def optimize(self) -> Tensor:
-        """Takes one step of Adam against `grad` of the parameters; returns the norm of the gradient before clipping, ().
-
-        The first shard of a process takes it for all, and the norm is 0 for the others.
-        """
-        if not self.shard.leads:
-            return torch.zeros((), device=self.args.device)
+        """Takes one step of Adam against `grad` of the parameters; returns the norm of the gradient before clipping, ()."""
         return self.optimizer.step(self.args.max_grad_norm)
 
-    def finish_update(self, means: Tensor) -> Pooling[None]:
+    def finish_update(self, means: Tensor) -> None:
         """Writes metrics, updates the normaliser, and checks that metrics and parameters are finite, at the end of `improve`.
 
         Args:
@@ -291,17 +297,14 @@ class OnPolicy(Policy):
         """
         update_metrics = self.metrics[len(ROLLOUT_METRICS) :]
         update_metrics[: len(means)] = means
+        masks = [shard.buffer.mask for shard in self.shards]
         if self.own_metrics:
             with torch.no_grad():
-                samples = flat_samples(self.buffer.samples())
-                values = [compute(self.network, samples).double() for compute in self.own_metrics.values()]
-            update_metrics[len(means) :] = torch.stack((yield from pooled_mean(self.shard, values, self.buffer.mask)))
+                samples = [flat_samples(shard.buffer.samples()) for shard in self.shards]
+                values = [[compute(self.network, x).double() for compute in self.own_metrics.values()] for x in samples]
+            update_metrics[len(means) :] = torch.stack(self.reduce.mean(values, masks))
         # The normaliser does not change during an update, whose probability ratios compare policies at equal observations.
-        buffer = self.buffer
-        if self.network.normalizer is not None:
-            yield from update_normalizer(self.shard, self.network.normalizer, buffer.obs[:-1], buffer.mask)
-        if self.network.critic_normalizer is not None:
-            yield from update_normalizer(self.shard, self.network.critic_normalizer, buffer.value_obs[:-1], buffer.mask)
+        self.update_normalizers(slice(-1), masks)
         self.check_update_finite()
 
     @torch.no_grad()
@@ -332,3 +335,38 @@ class OnPolicy(Policy):
             "network": self.network.state_dict(), "optimizer": optimizer_state(self.optimizer, self.parameters),
             "episodes": self.episodes._asdict(), "reward_scaler": reward_scaler, **super().state_tensors(),
         }  # fmt: skip
+
+
+def default_body(
+    args: OnPolicyArgs, observation_space: gym.Space[Any], outputs: int, critic_features: int | None = None
+) -> nn.Module:
+    """Returns the network of the settings: a perceptron, or for images a convolution and a perceptron.
+
+    Args:
+        args: the settings.
+        observation_space: of one agent.
+        outputs: the number of outputs of the policy.
+        critic_features: the number of features of the critic's observation; None if the environment has none.
+
+    Raises:
+        ValueError: the settings or the spaces do not fit such a network.
+    """
+    layers = args.hidden, args.weight_init, args.activation, args.precision
+    if args.shared and critic_features is not None:
+        raise ValueError(
+            "shared=True is for a value function that takes the observations of the policy, and the environment has "
+            "critic_observation: set shared=False."
+        )
+    if is_image(observation_space):
+        if critic_features is None:
+            return SharedCNN(observation_space, outputs, *layers)
+        return AsymmetricCNN(observation_space, critic_features, outputs, *layers)
+    if len(observation_space.shape or ()) != 1:
+        raise ValueError(
+            f"the observation space is {observation_space}; the default networks take observations of shape (D,) or "
+            "(C, H, W): give a body of your own."
+        )
+    features = features_of(observation_space)
+    if args.shared:
+        return SharedMLP(features, outputs, *layers)
+    return SeparateMLP(features, outputs, *layers, critic_features)

@@ -22,11 +22,10 @@ from gpuvec.learners.evaluation.players import Draws, Player, policy
 from gpuvec.learners.own_loss import Loss, Metrics
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
-from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.shard import Shard
+from gpuvec.learners.shards.reduce import Reduce, Shard
 
 Stage = Callable[[], None]
-"""A part of an iteration, which reads and writes preallocated tensors only."""
+"""A part of an iteration of all shards of a process, which reads and writes preallocated tensors only."""
 
 
 class PolicyContext(NamedTuple):
@@ -62,11 +61,16 @@ class Policy:
     """Whether all of `stages` follow each rollout, so that one CUDA graph may contain the rollout and the stages."""
     shared_attributes: tuple[str, ...] = ("network",)
     """Attributes that the shards of a process share, since they do not belong to rows."""
+    shards: Sequence[Any]
+    """The policies of the shards of this process, of which this one is the first; its stages compute the parts of all."""
+    reduce: Reduce
+    """Adds numbers of all shards of the training."""
     shared_state: tuple[str, ...] = ("network",)
     """The names of their tensors in `state_tensors`."""
 
     def __init__(self, args: TrainingArgs, context: PolicyContext) -> None:
         self.args, self.rows, self.agents_per_env, self.shard = args, context.rows, context.agents_per_env, context.shard
+        self.shards, self.reduce = (self,), Reduce(context.shard.count)
         self.role, self.action_seed = context.role, stream_seed(args.seed, ACTIONS, context.role)
         self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, context.role, self.shard.index)
         self.generator = torch.Generator(args.device).manual_seed(self.minibatch_seed)
@@ -88,20 +92,21 @@ class Policy:
         self.metrics, self.guard.fault_rows = metrics, fault_rows
 
     def begin(self) -> None:
-        """Is called after the environment's first reset, when `rows.obs[-1]` has the first observations."""
+        """Is called after the environment's first reset, when `rows.obs[-1]` has the first observations; a stage."""
 
-    def share_with(self, leader: Any) -> None:
-        """Uses the network and all else that belongs to no row of `leader`, the same policy of another shard of the process."""
-        for name in self.shared_attributes:
-            setattr(self, name, getattr(leader, name))
+    def lead(self, shards: Sequence[Any], reduce: Reduce) -> None:
+        """Is called on the policy of the first shard of a process, before its first stage; all processes call it.
 
-    def lead_shards(self, shards: Sequence[Any], processes: Processes) -> None:
-        """Is called on the policy of the first shard of a process, after the others share its network; all processes call it.
+        The other shards then use the network of this policy, and all else that belongs to no row.
 
         Args:
             shards: the same policy of all shards of this process, of which this one is the first.
-            processes: the processes of the training.
+            reduce: adds numbers of all shards of the training.
         """
+        self.shards, self.reduce = shards, reduce
+        for shard in shards[1:]:
+            for name in self.shared_attributes:
+                setattr(shard, name, getattr(self, name))
 
     def tensors_without_rows(self) -> Iterator[Tensor]:
         """Yields the tensors of the state that belong to no row, of any shapes (...)."""

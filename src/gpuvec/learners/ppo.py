@@ -9,21 +9,20 @@ Letters: T steps, R rows, M minibatches of an epoch, B samples of a minibatch, D
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gpuvec.learners.buffers.minibatches import SampleOrder, gather_rows
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.buffers.row_gather import gather_rows
-from gpuvec.learners.buffers.sample_order import SampleOrder
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
-from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.networks.actor_critic import ActorCritic, Policy
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.own_loss import StandardLoss
 from gpuvec.learners.policy import PolicyContext
-from gpuvec.learners.shards.pooling import Pooling, pooled_var_means, pooling_stage
 from gpuvec.learners.training import Result, train
 
 __all__ = ["PPO", "PPOArgs", "Result", "train"]
@@ -57,6 +56,35 @@ def value_error(value: Tensor, old_value: Tensor, target: Tensor, clip: Any) -> 
     return 0.5 * error
 
 
+def loss_terms(
+    policy: Policy, value: Tensor, samples: Samples, advantage: Tensor, clip: Any, clip_value: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Returns what the loss and its metrics are means of, (B,) or (P, B) each.
+
+    These are the objective, the value error and the entropy; and without gradients the terms of the approximate KL divergence,
+    and whether the ratio is clipped.
+
+    Args:
+        policy: the distributions of the actions.
+        value: V, (B,) or (P, B) as all tensors.
+        samples: the minibatch.
+        advantage: normalised.
+        clip: epsilon, a number, or a tensor whose shape fits.
+        clip_value: whether the change of V is clipped, too.
+    """
+    log_prob, entropy = policy.log_prob_and_entropy(samples.action)
+    log_ratio = log_prob - samples.log_prob
+    # The mask is applied before the exponential, because the gradient of one that overflows would be nan even if it is masked.
+    if samples.mask is not None:
+        log_ratio = log_ratio.where(samples.mask, 0.0)
+    ratio = log_ratio.exp()
+    error = value_error(value, samples.value, samples.target, clip if clip_value else None)
+    with torch.no_grad():
+        # The estimator k3 of Schulman (2020), "Approximating KL divergence".
+        kl_terms, is_clipped = ratio - 1.0 - log_ratio, ((ratio - 1.0).abs() > clip).float()
+    return clipped_surrogate(ratio, advantage, clip), error, entropy, kl_terms, is_clipped
+
+
 def ppo_loss(
     network: ActorCritic,
     samples: Samples,
@@ -74,27 +102,12 @@ def ppo_loss(
         advantage_moments: variance and mean, () each, by which advantages are normalised; None for those of the minibatch.
     """
     policy, value = network.both(samples.obs, samples.action_mask, samples.critic_obs)
-    log_prob, entropy = policy.log_prob_and_entropy(samples.action)
-    log_ratio = log_prob - samples.log_prob
-    # The mask is applied before the exponential, because the gradient of one that overflows would be nan even if it is masked.
-    if samples.mask is not None:
-        log_ratio = log_ratio.where(samples.mask, 0.0)
-    ratio = log_ratio.exp()
-
     advantage_var, advantage_mean = advantage_moments or masked_var_mean(samples.advantage, samples.mask)
     advantage = (samples.advantage - advantage_mean) / (advantage_var.sqrt() + 1e-8)
-    policy_loss = -masked_mean(clipped_surrogate(ratio, advantage, args.clip), samples.mask)
-
-    error = value_error(value, samples.value, samples.target, args.clip if args.clip_value else None)
-    value_loss = masked_mean(error, samples.mask)
-    mean_entropy = masked_mean(entropy, samples.mask)
-
-    with torch.no_grad():
-        # The estimator k3 of Schulman (2020), "Approximating KL divergence".
-        approx_kl = masked_mean(ratio - 1.0 - log_ratio, samples.mask)
-        clip_fraction = masked_mean(((ratio - 1.0).abs() > args.clip).float(), samples.mask)
-    metrics = torch.stack([policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), approx_kl, clip_fraction])
-    return policy_loss + args.vf_coef * value_loss - ent_coef * mean_entropy, metrics
+    terms = loss_terms(policy, value, samples, advantage, args.clip, args.clip_value)
+    objective, value_loss, entropy, approx_kl, clip_fraction = (masked_mean(x, samples.mask) for x in terms)
+    metrics = torch.stack([-objective, value_loss, entropy, approx_kl, clip_fraction]).detach()
+    return -objective + args.vf_coef * value_loss - ent_coef * entropy, metrics
 
 
 class PPO(OnPolicy):
@@ -119,18 +132,16 @@ class PPO(OnPolicy):
         if torch.device(args.device).type == "cuda":
             self._order = SampleOrder(args.device, [self.minibatch_seed], self.buffer.advantage.numel())
 
-    @pooling_stage
-    def improve(self) -> Pooling[None]:
+    def improve(self) -> None:
         """Takes epochs of minibatches, and writes `update_metrics`."""
         args = self.args
         metrics, norms = list[Tensor](), list[Tensor]()  # of each minibatch
         stop = torch.zeros((), device=args.device)  # 1 once the KL divergence exceeds its target
         for epoch in range(args.update_epochs):
-            samples = self.shuffled_samples(epoch)
-            moments = yield from self._advantage_moments(samples)
-            for minibatch, advantage_moments in zip(samples.minibatches(), moments, strict=True):
-                loss, loss_metrics = self.loss(self.network, minibatch, args, self.ent_coef, advantage_moments)
-                loss_metrics = yield from self.differentiate(loss, loss_metrics, minibatch.mask)
+            samples = [shard.shuffled_samples(epoch) for shard in self.shards]
+            minibatches = zip(*(each.minibatches() for each in samples), strict=True)
+            for minibatch, advantage_moments in zip(minibatches, self._advantage_moments(samples), strict=True):
+                loss_metrics = self.differentiate(minibatch, advantage_moments)
                 # The decision is made on the device, without synchronisation: Adam skips the steps at which `stop` is 1.
                 if args.target_kl is not None:
                     stop = torch.maximum(stop, (loss_metrics[APPROX_KL] > args.target_kl).float())
@@ -138,16 +149,15 @@ class PPO(OnPolicy):
                 metrics.append(loss_metrics)
                 norms.append(self.optimize())
         means = torch.cat([torch.stack(metrics), torch.stack(norms).unsqueeze(1)], 1).mean(0, dtype=self.metrics.dtype)
-        yield from self.finish_update(means)
+        self.finish_update(means)
 
-    def _advantage_moments(self, samples: Samples) -> Pooling[list[tuple[Tensor, Tensor]]]:
-        """Returns variance and mean, () each, of the advantages of each minibatch of all shards; `samples` are (M, B)."""
-        advantage, mask = samples.advantage, samples.mask
-        if self.shard.count == 1:
-            variance, mean = masked_var_mean(advantage, mask, dim=1)
+    def _advantage_moments(self, samples: Sequence[Samples]) -> list[tuple[Tensor, Tensor]]:
+        """Returns variance and mean, () each, of the advantages of each minibatch of all shards; `samples` are (M, B) each."""
+        if self.reduce.count == 1:
+            variance, mean = masked_var_mean(samples[0].advantage, samples[0].mask, dim=1)
             return list(zip(variance.unbind(), mean.unbind(), strict=True))
-        masks = [None] * len(advantage) if mask is None else mask.unbind()
-        return (yield from pooled_var_means(self.shard, advantage.unbind(), masks))
+        masks = [[None] * len(x.advantage) if x.mask is None else x.mask.unbind() for x in samples]
+        return self.reduce.var_means([x.advantage.unbind() for x in samples], masks)
 
     def shuffled_samples(self, epoch: int) -> Samples:
         """Returns the samples of the rollout, (M, B), in the random order of an epoch.

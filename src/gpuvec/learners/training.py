@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,6 @@ from gpuvec.learners.policy_configs import (
 )
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY
 from gpuvec.learners.runs.run_writer import record_run
-from gpuvec.learners.shards.averaging_learner import AveragingLearner
 from gpuvec.learners.shards.join import join_processes
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.sharded_learner import ShardedLearner
@@ -118,58 +118,17 @@ def train(
     setting = shared_settings(configs).device
     with join_processes(setting) as joined:
         resolved = with_network_names(resolve_configs(configs, process_device(setting)), body)
-        training = _Training(resolved, body, opponent, on_phase, sharding, joined, loss, metrics)
+        run = partial(_run, resolved, sharding, joined, on_phase, body, opponent, loss, metrics)
         if run_folder is None:
-            return training.run(on_iteration, exact_at, checkpoint)
-        return training.run_in_folder(Path(run_folder), checkpoint_every, on_iteration, exact_at, checkpoint)
-
-
-class _Training(NamedTuple):
-    """What `train` runs; the members are as there."""
-
-    configs: dict[str, PolicyConfig]
-    body: Bodies
-    opponent: Opponent | None
-    on_phase: OnPhase | None
-    sharding: Sharding
-    processes: Processes
-    loss: Losses
-    metrics: Metrics | None
-
-    def run(self, on_iteration: OnIteration | None, exact_at: ExactAt | None, checkpoint: Mapping[str, Any] | None) -> Result:
-        """Trains, as `train` says."""
-        configs, body, opponent, on_phase, sharding, joined, loss, metrics = self
-        processes, num_shards = divide(configs, sharding, 0 if checkpoint is None else checkpoint["iteration"], joined)
-        shared = shared_settings(configs)
-        with ExitStack() as stack:
-            stack.enter_context(torch_settings(shared.device, shared.threads))
-            with phase(on_phase, f"compiling {shared.env}"):
-                learner = stack.enter_context(
-                    open_learner(configs, body, num_shards, processes, sharding.sync, opponent, loss, metrics)
-                )
-                if checkpoint is not None:
-                    learner.load_state_dict(checkpoint)
-                iterations = stack.enter_context(closing(Iterations(shared, learner, on_iteration, exact_at, processes)))
-            _iterate(shared, learner, iterations, on_phase)
-            return make_result(configs, learner, iterations)
-
-    def run_in_folder(
-        self,
-        path: Path,
-        checkpoint_every: int,
-        on_iteration: OnIteration | None,
-        exact_at: ExactAt | None,
-        checkpoint: Mapping[str, Any] | None,
-    ) -> Result:
-        """Trains, and writes the run folder."""
-        objects = {"opponent": self.opponent, "loss": self.loss, "metrics": self.metrics or None}
+            return run(on_iteration, exact_at, checkpoint)
+        objects = {"opponent": opponent, "loss": loss, "metrics": metrics or None}
         with record_run(
-            path, self.configs, objects, checkpoint, checkpoint_every, self.sharding, self.processes
+            Path(run_folder), resolved, objects, checkpoint, checkpoint_every, sharding, joined
         ) as (recorder, begun):  # fmt: skip
 
             def record(learner: Learner, metrics: dict[str, float]) -> bool | None:
-                if (run := recorder.open()) is not None:
-                    run.log(metrics)
+                if (folder := recorder.open()) is not None:
+                    folder.log(metrics)
                 wants_stop = None if on_iteration is None else on_iteration(learner, metrics)
                 recorder.save_if_due(learner, metrics)
                 return wants_stop
@@ -178,11 +137,48 @@ class _Training(NamedTuple):
                 is_due = recorder.is_checkpoint_due(iteration)  # all processes call it
                 return is_due or (on_iteration is not None if exact_at is None else exact_at(iteration))
 
-            result = self.run(record, is_exact, begun)
+            result = run(record, is_exact, begun)
             if recorder.run is not None:
-                run = recorder.save_last(result.checkpoint)
-                run.finish({"iteration": result.checkpoint["iteration"], "ended_by": result.ended_by})
+                end = {"iteration": result.checkpoint["iteration"], "ended_by": result.ended_by}
+                recorder.save_last(result.checkpoint).finish(end)
             return result
+
+
+def _run(
+    configs: dict[str, PolicyConfig],
+    sharding: Sharding,
+    joined: Processes,
+    on_phase: OnPhase | None,
+    body: Bodies,
+    opponent: Opponent | None,
+    loss: Losses,
+    metrics: Metrics | None,
+    on_iteration: OnIteration | None,
+    exact_at: ExactAt | None,
+    checkpoint: Mapping[str, Any] | None,
+) -> Result:
+    """Trains, as `train` says, without a run folder."""
+    processes, num_shards = divide(configs, sharding, 0 if checkpoint is None else checkpoint["iteration"], joined)
+    shared = shared_settings(configs)
+    with ExitStack() as stack:
+        stack.enter_context(torch_settings(shared.device, shared.threads))
+        with phase(on_phase, f"compiling {shared.env}"):
+            learner = stack.enter_context(
+                open_learner(configs, body, num_shards, processes, sharding.sync, opponent, loss, metrics)
+            )
+            if checkpoint is not None:
+                learner.load_state_dict(checkpoint)
+            iterations = stack.enter_context(closing(Iterations(shared, learner, on_iteration, exact_at, processes)))
+        if shared.device != "cpu":
+            with phase(on_phase, "capturing CUDA graphs"):
+                learner.capture()
+        elif learner.iteration < shared.iterations:
+            # A CPU's kernels are compiled at their first use.
+            with phase(on_phase, f"compiling the first iteration of {shared.env}"):
+                learner.iterate()
+            iterations.read()
+        iterations.run()
+        return make_result(configs, learner, iterations)
 
 
 def make_result(configs: dict[str, PolicyConfig], learner: Learner, iterations: Iterations) -> Result:
@@ -199,19 +195,6 @@ def make_result(configs: dict[str, PolicyConfig], learner: Learner, iterations: 
         for p in network.parameters():
             p.data = p.data.contiguous()
     return Result(configs, networks, iterations.history, learner.state_dict(), iterations.ended_by)
-
-
-def _iterate(args: TrainingArgs, learner: Learner, iterations: Iterations, on_phase: OnPhase | None) -> None:
-    """Captures the stages on a GPU, and iterates to the end of the training."""
-    if args.device != "cpu":
-        with phase(on_phase, "capturing CUDA graphs"):
-            learner.capture()
-    elif learner.iteration < args.iterations:
-        # A CPU's kernels are compiled at their first use.
-        with phase(on_phase, f"compiling the first iteration of {args.env}"):
-            learner.iterate()
-        iterations.read()
-    iterations.run()
 
 
 @contextmanager
@@ -255,10 +238,8 @@ def open_learner(
         factories = policy_factories(configs, envs[0], body, loss, metrics)
         if num_shards == 1:
             learner = Learner(args, envs[0], factories, opponent=opponent)
-        elif sync == "iteration":
-            learner = AveragingLearner(args, envs[0], factories, processes)
         else:
-            learner = ShardedLearner(args, envs, factories, processes)
+            learner = ShardedLearner(args, envs, factories, processes, sync)
         # NCCL closes a process group only when no graph contains its exchanges.
         stack.callback(learner.release_graphs)
         yield learner

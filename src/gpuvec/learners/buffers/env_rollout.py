@@ -15,7 +15,6 @@ from torch import Tensor
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.action_mask import require_action_mask
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent, map_roles
-from gpuvec.learners.estimators.row_episodes import steps_in_episode
 from gpuvec.learners.networks.actor_critic import obs_dtype
 from gpuvec.vector.reset_arguments import RowStreams
 from gpuvec.vector.wrappers.flatten_agents import per_agent_results
@@ -314,3 +313,23 @@ def _copy_roles(tensors: Any, t: int, values: Any) -> None:
             x[t].copy_(values[role])
     else:
         tensors[t].copy_(values)
+
+
+def steps_in_episode(mask: Tensor, done: Tensor, continues: Tensor) -> Tensor:
+    """Returns, (T, E, A) bool, in which steps a row acts, or waits after an action of the same episode.
+
+    An episode of a row begins with its first action, and ends when it terminates or the episode of its environment is over.
+    Steps between two actions of an episode are waiting steps, whose rewards belong to the last action. A row that acts again
+    after it had terminated begins a new episode.
+    Args:
+        mask: (T, E, A) bool: the row acts.
+        done: (T, E, A) bool: the row terminated, or the episode of its environment is over.
+        continues: (E, A) bool: an episode of the row continues at the first step.
+    """
+    # A row is in an episode if its last action is later than the last end before this step. Steps are counted from 2, since 1
+    # is the time of an action before the first step.
+    steps = torch.arange(2, len(mask) + 2, dtype=torch.int32, device=mask.device).view(-1, 1, 1)
+    last_action = torch.where(mask, steps, continues.int()).cummax(0).values
+    last_end = torch.zeros_like(last_action)
+    last_end[1:] = (done[:-1] * steps[:-1]).cummax(0).values
+    return last_action > last_end

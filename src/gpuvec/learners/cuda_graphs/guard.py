@@ -102,3 +102,10 @@ class Guard:
                     "rate, or check that all rewards and observations of the environment are finite.",
                     FaultLocation(iteration, role or ALL, int(row)) if has_rows else None,
                 )
+
+
+def lowest_fault(fault_rows: Tensor) -> Tensor:
+    """Returns the lowest row of all shards, (N,) int64, for `fault_rows`, (S, N) int64."""
+    largest = torch.iinfo(fault_rows.dtype).max
+    first_rows = fault_rows.where(fault_rows != NO_FAULT, largest).amin(0)
+    return first_rows.where(first_rows != largest, NO_FAULT)

@@ -1,8 +1,9 @@
-"""Launches of elementwise kernels on tensors, after a check of the arguments, on the current stream."""
+"""Launches of kernels on tensors, on torch's current stream: elementwise ones after a check of the arguments, and CUDA C++."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,9 @@ from torch import Tensor
 from gpuvec.engine.backends.device import Device, parse_device
 from gpuvec.engine.backends.elementwise import make_elementwise_launcher
 from gpuvec.engine.backends.elementwise_operation import Elementwise
+
+if TYPE_CHECKING:
+    from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 
 TensorSpec = tuple[tuple[int, ...], torch.dtype]
 
@@ -59,3 +63,27 @@ class ElementwiseLauncher:
         addresses = (0 if tensor is None else tensor.data_ptr() for tensor in tensors.values())
         with self._device.current():
             launch(stream, *addresses, *numbers, rows)
+
+
+def make_tensor_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
+    """Returns `launch(*grid, dependent_launch=False, **members)`, which launches on torch's current stream.
+
+    The grid is the number of blocks in each dimension, and a member is a tensor or a number. With `dependent_launch` it is a
+    programmatic dependent launch.
+
+    Args:
+        kernel: the source of the kernel.
+        device: a GPU.
+    """
+    # Imported here because it imports the CUDA compiler, which a CPU does not need.
+    from gpuvec.engine.backends.cuda import nvrtc
+
+    launch_on_stream, ordinal = nvrtc.make_launcher(kernel, device), device.ordinal
+
+    def launch(*grid: int, dependent_launch: bool = False, **members: Any) -> None:
+        addresses = {name: x.data_ptr() if isinstance(x, Tensor) else x for name, x in members.items()}
+        stream = torch.cuda.current_stream(ordinal).cuda_stream
+        with device.current():
+            launch_on_stream(stream, grid, dependent_launch=dependent_launch, **addresses)
+
+    return launch

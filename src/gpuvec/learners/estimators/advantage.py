@@ -5,7 +5,7 @@ Letters: T steps, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -87,6 +87,28 @@ class AdvantageEstimator:
         numbers_of_kernel = [steps, max(1, rows // len(factors))]
         self._launcher(ADVANTAGES if mask is None else MASKED_ADVANTAGES, rows, tensors, expected, numbers_of_kernel)
         return advantage, target
+
+
+def compute_final_values(
+    value: Callable[[Tensor], Tensor], final_obs: Tensor, truncated: Tensor, max_truncations: int, out: Tensor
+) -> None:
+    """Computes V of the final observations of truncated episodes; other elements of `out` do not change.
+
+    A truncated episode has as many steps as the limit, so a row has at most `max_truncations` of them in a rollout. Each pass
+    takes one of each row, so that V is computed for R rows instead of T * R.
+
+    Args:
+        value: returns V, (R,), for observations, (R, ...).
+        final_obs: (T, R, ...): the last observation of an episode, defined where `truncated`.
+        truncated: (T, R) bool: an episode was truncated in that step.
+        max_truncations: upper bound of an environment's truncated episodes in a rollout.
+        out: (T, R) float32, which is written.
+    """
+    for _ in range(max_truncations):
+        step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
+        index = step.view(1, -1, *[1] * (final_obs.dim() - 2)).expand(1, *final_obs.shape[1:])
+        out.scatter_(0, step, value(final_obs.gather(0, index).squeeze(0)).unsqueeze(0))
+        truncated = truncated.scatter(0, step, False)
 
 
 def _make_column(ops: MemoryOps) -> DeviceFunction:

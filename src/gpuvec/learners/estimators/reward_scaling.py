@@ -15,8 +15,6 @@ from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction
 from gpuvec.learners.cuda_graphs.launches import ElementwiseLauncher, TensorSpec
 from gpuvec.learners.networks.normalizer import Normalizer
-from gpuvec.learners.shards.pooling import Pooling, run_alone, update_normalizer
-from gpuvec.learners.shards.shard import Shard
 
 f32, i64, b1 = np.float32, np.int64, np.bool_
 PREFETCHED_STEPS = 16  # steps that a thread loads before it computes
@@ -34,30 +32,25 @@ class RewardScaler:
         rows: R.
         gamma: the discount factor.
         device: "cpu" or "cuda:<index>".
-        shard: the shard to which the rows belong. The variance is that of all shards.
+
+    Attributes:
+        moments: those of G, of all shards of a training. Its caller adds the samples of each rollout, see `returns`.
     """
 
-    def __init__(self, rows: int, gamma: float, device: str, shard: Shard | None = None) -> None:
-        self._launcher, self._shard = ElementwiseLauncher(device), shard or Shard()
+    def __init__(self, rows: int, gamma: float, device: str) -> None:
+        self._launcher = ElementwiseLauncher(device)
         self._gamma = torch.tensor([gamma], device=device)
         self.running = torch.zeros(rows, device=device)
         self.moments = Normalizer(1).to(device)
 
-    def __call__(self, reward: Tensor, done: Tensor, mask: Tensor | None = None, in_episode: Tensor | None = None) -> Tensor:
-        """Returns the scaled rewards, (T, R) float32, in a training with one shard; the arguments are those of `scale`."""
-        return run_alone(self.scale(reward, done, mask, in_episode))
-
     @torch.no_grad()
-    def scale(
-        self, reward: Tensor, done: Tensor, mask: Tensor | None = None, in_episode: Tensor | None = None
-    ) -> Pooling[Tensor]:
-        """Returns the scaled rewards, (T, R) float32.
+    def returns(self, reward: Tensor, done: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Returns G of each step of a rollout, (T, R, 1) float32, of which the steps in episodes count for the variance.
 
         Args:
             reward: (T, R) float32, 0 outside the row's episodes.
             done: (T, R) bool: the row's episode ended in that step.
             mask: (T, R) bool: the steps in which the row acted; None for all.
-            in_episode: (T, R) bool: the steps whose G counts for the variance; None for those of `mask`.
 
         Raises:
             TypeError, ValueError: tensors of other types, shapes or devices.
@@ -71,10 +64,12 @@ class RewardScaler:
         expected |= {"running": (tuple(self.running.shape), torch.float32), "gamma": ((1,), torch.float32)}
         kernel = DISCOUNTED_RETURNS if mask is None else MASKED_DISCOUNTED_RETURNS
         self._launcher(kernel, rows, tensors, expected, [steps])
-        yield from update_normalizer(
-            self._shard, self.moments, returns.unsqueeze(-1), mask if in_episode is None else in_episode
-        )
-        return reward / (self.moments.var + EPSILON).sqrt().float()
+        return returns.unsqueeze(-1)
+
+    @property
+    def deviation(self) -> Tensor:
+        """(1,) float32: the number by which rewards are divided."""
+        return (self.moments.var + EPSILON).sqrt().float()
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Returns all tensors that the next rollout depends on."""

@@ -8,28 +8,26 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.learners.buffers.env_rollout import EnvRollout
-from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.fused_ppo.fused_estimate import NUM_TOTALS, FusedEstimate, pool_totals
-from gpuvec.learners.fused_ppo.fused_rollout import FusedRollout
+from gpuvec.learners.fused_ppo.fused_rollout import NUM_TOTALS, FusedEstimate, FusedRollout, pool_totals
 from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
 from gpuvec.learners.fused_ppo.pooled_update import PooledUpdate, advantage_moments, inbox_words
 from gpuvec.learners.networks.actor_critic import ActorCritic
-from gpuvec.learners.on_policy import ROLLOUT_METRICS
+from gpuvec.learners.on_policy import ROLLOUT_METRICS, OnPolicy
 from gpuvec.learners.policy import PolicyContext, Stage
-from gpuvec.learners.ppo import PPO
+from gpuvec.learners.ppo import PPO, ppo_loss
 from gpuvec.learners.shards.inboxes import make_inboxes
-from gpuvec.learners.shards.pooling import Pooling, PoolRequest, pooling_of, pooling_stage
-from gpuvec.learners.shards.process_group import Processes
+from gpuvec.learners.shards.reduce import Reduce
 
 logger = logging.getLogger(__name__)
 
 
-class FusedPPO(PPO):
+class FusedPPO(OnPolicy):
     """A policy that learns by PPO, whose updates run in fused kernels.
 
     Rollouts run in a fused kernel if the environment has one agent and no wrappers, and then estimates do too, unless
@@ -42,8 +40,11 @@ class FusedPPO(PPO):
         shape: of the network.
     """
 
+    args: PPOArgs
+    update_metrics = PPO.update_metrics
+
     def __init__(self, args: PPOArgs, context: PolicyContext, network: ActorCritic, shape: NetworkShape) -> None:
-        super().__init__(args, context, network)
+        super().__init__(args, context, network, ppo_loss)
         # The seed determines the order of the samples.
         shuffle_args = replace(args, seed=self.minibatch_seed)
         scalars = self.learning_rate, self.ent_coef, self.num_rollouts
@@ -51,9 +52,8 @@ class FusedPPO(PPO):
         self.fused_update = FusedUpdate(shape, shuffle_args, self.network, self.optimizer, samples, *scalars)
         self.fused_estimate: FusedEstimate | None = None
         self._run_rollout: FusedRollout | None = None
-        self._totals = torch.zeros(NUM_TOTALS, dtype=torch.float64, device=args.device)  # of the rollout of a shard
+        self.totals = torch.zeros(NUM_TOTALS, dtype=torch.float64, device=args.device)  # of the rollout of a shard
         self._pooled_update: PooledUpdate | None = None
-        self._local_buffers: list[RolloutBuffer] = []
 
     def fused_rollout(self, rollout: EnvRollout) -> Stage | None:
         """Returns a stage that fills `rollout` by one kernel, for environments of one agent without wrappers.
@@ -81,64 +81,62 @@ class FusedPPO(PPO):
         if self.fused_estimate is None:
             super().finish_rollout()
 
-    @pooling_stage
     @torch.no_grad()
-    def estimate(self) -> Pooling[None]:
+    def estimate(self) -> None:
         """Computes advantages, targets and the metrics of the rollout."""
         if self.fused_estimate is None:
-            yield from pooling_of(super().estimate)
+            super().estimate()
             return
-        metrics, is_shard = self.metrics[: len(ROLLOUT_METRICS)], self.shard.count > 1
-        outputs = self._totals if is_shard else metrics
-        self.fused_estimate(self.buffer, self.final_value, self.episodes, outputs, self.guard.fault_rows)
+        metrics, is_shard = self.metrics[: len(ROLLOUT_METRICS)], self.reduce.count > 1
+        for shard in self.shards:
+            outputs = shard.totals if is_shard else metrics
+            shard.fused_estimate(shard.buffer, shard.final_value, shard.episodes, outputs, shard.guard.fault_rows)
         if is_shard:
-            metrics.copy_(pool_totals((yield PoolRequest(self._totals)), len(self.buffer.reward)))
+            totals = self.reduce.gather([shard.totals for shard in self.shards])
+            metrics.copy_(pool_totals(totals, len(self.buffer.reward)))
 
-    @pooling_stage
     @torch.no_grad()
-    def improve(self) -> Pooling[None]:
-        """Takes epochs of minibatches, and writes `update_metrics`.
-
-        The first shard of a process launches the minibatches of all its shards.
-        """
-        update, buffer = self.fused_update, self.buffer
-        metrics, fault_rows = self.metrics[-len(self.update_metrics) :], self.guard.fault_rows[-2:]
+    def improve(self) -> None:
+        """Takes epochs of minibatches, and writes `update_metrics`."""
         if self.fused_estimate is None:
-            update.pack_records(buffer)
-        if self.shard.count == 1:
-            update(buffer, metrics, fault_rows)
+            for shard in self.shards:
+                shard.fused_update.pack_records(shard.buffer)
+        if self._pooled_update is None:
+            self.fused_update(self.buffer, *self._update_outputs())
             return
-        update.sum_advantages(update.gradient_members(buffer), metrics, fault_rows, dependent_launch=False)
-        moments = yield PoolRequest(advantage_moments(update.advantage_sums, buffer.advantage[0, 0]))
-        if self._pooled_update is not None:
-            self._pooled_update(moments, self._local_buffers, metrics, fault_rows)
+        moments = []
+        for shard in self.shards:
+            update, buffer = shard.fused_update, shard.buffer
+            update.sum_advantages(update.gradient_members(buffer), *shard._update_outputs(), dependent_launch=False)
+            moments.append(advantage_moments(update.advantage_sums, buffer.advantage[0, 0]))
+        self._pooled_update(self.reduce.gather(moments), [shard.buffer for shard in self.shards], *self._update_outputs())
 
-    def share_with(self, leader: FusedPPO) -> None:
-        """Uses the network and all else that belongs to no row of `leader`, the same policy of another shard of the process."""
-        super().share_with(leader)
-        self.fused_update.share_with(leader.fused_update)
-        if self._run_rollout is not None:
-            self._run_rollout.parameters = leader.fused_update.parameters
+    def _update_outputs(self) -> tuple[Tensor, Tensor]:
+        """Returns where an update of this shard writes its metrics, and whether they and the parameters are finite."""
+        return self.metrics[-len(self.update_metrics) :], self.guard.fault_rows[-2:]
 
-    def lead_shards(self, shards: Sequence[FusedPPO], processes: Processes) -> None:
-        """Prepares the exchange of gradients, and logs how they are exchanged; all processes call it.
+    def lead(self, shards: Sequence[FusedPPO], reduce: Reduce) -> None:
+        """Is called on the policy of the first shard of a process, as in `Policy`; logs how gradients are exchanged.
 
         Args:
-            shards: the policies of all shards of this process, of which this one is the first.
-            processes: the processes of the training.
+            shards, reduce: as in `Policy`.
 
         Raises:
             LostProcessError: another process ended.
         """
-        shape, count = self.fused_update.shape, self.shard.count
+        super().lead(shards, reduce)
+        update, count, processes = self.fused_update, reduce.count, reduce.processes
+        for shard in shards[1:]:
+            shard.fused_update.share_with(update)
+            if shard._run_rollout is not None:
+                shard._run_rollout.parameters = update.parameters
         if count == 1:
             return
-        inboxes = make_inboxes(processes, inbox_words(shape, count), self.args.device)
+        inboxes = make_inboxes(processes, inbox_words(update.shape, count), self.args.device)
         if isinstance(inboxes, str):
             sums = "a gather" if processes.deterministic else "an all-reduce"
             logger.info("Fused PPO adds the gradients of %d shards by %s of NCCL: %s.", count, sums, inboxes)
         else:
             logger.info("Fused PPO adds the gradients of %d shards in its optimiser, through memory of the GPUs.", count)
-        self._local_buffers = [policy.buffer for policy in shards]
-        updates = [policy.fused_update for policy in shards]
+        updates = [shard.fused_update for shard in shards]
         self._pooled_update = PooledUpdate(updates, count, processes, None if isinstance(inboxes, str) else inboxes)

@@ -9,6 +9,7 @@ import torch
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape, make_network_shape
 from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.ppo import PPO
 
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 MIN_COMPUTE_CAPABILITY = (8, 0)  # of the instructions that the kernels use
 
 
-def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO:
+def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> OnPolicy:
     """Returns a policy that learns by PPO, by fused kernels if they support it; otherwise the reason is logged.
 
     On a GPU the loss behind other networks is one kernel too, if the actions are discrete.
@@ -45,7 +46,9 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> PPO
         return PPO(args, context, network)
     from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, reason_not_supported
 
-    if reason := _reason_of_shards(context) or reason_not_supported(network, args):
+    count = context.shard.count
+    reason = f"there are {count} shards, whose advantages its kernel does not pool" if count > 1 else ""
+    if reason := reason or reason_not_supported(network, args):
         logger.info("The loss is not fused: %s.", reason)
         return PPO(args, context, network)
     return PPO(args, context, network, FusedLoss(network, args, context.rows.mask is not None))
@@ -66,12 +69,6 @@ def _reason_of_functions(context: PolicyContext) -> str:
     return f"{' and '.join(names)} of your own need PyTorch operations, which the kernels do not run" if names else ""
 
 
-def _reason_of_shards(context: PolicyContext) -> str:
-    """Returns why the kernel of the loss cannot be used for one of several shards, or ""."""
-    count = context.shard.count
-    return f"there are {count} shards, whose advantages its kernel does not pool" if count > 1 else ""
-
-
 def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> NetworkShape | str:
     """Returns the shape of `network`, or the reason why the kernels cannot be used."""
     if reason := _reason_of_functions(context) or _reason_without_kernels(args, context):
@@ -84,6 +81,6 @@ def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic
     if isinstance(shape, str):
         return shape
     # Imported here because it imports the CUDA compiler, too.
-    from gpuvec.learners.fused_ppo.device_limits import reason_too_large
+    from gpuvec.learners.fused_ppo.pooled_update import reason_too_large
 
     return reason_too_large(shape, args, context.shard.count) or shape

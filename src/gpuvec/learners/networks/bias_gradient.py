@@ -47,7 +47,7 @@ def bias_gradient_kernel(columns: int, dtype: torch.dtype, has_relu: bool, threa
 def _launcher(columns: int, dtype: torch.dtype, has_relu: bool, device: torch.device) -> Any:
     """The launcher of a kernel, which is loaded once for a device."""
     from gpuvec.engine.backends.device import parse_device
-    from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
+    from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 
     return make_tensor_launcher(bias_gradient_kernel(columns, dtype, has_relu), parse_device(str(device)))
 

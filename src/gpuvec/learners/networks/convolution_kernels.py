@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
+from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.networks.convolution import KERNEL_SIZE
 
 FILTERS = 16  # of a layer, as image_tiles.cuh has them

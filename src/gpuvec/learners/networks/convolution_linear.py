@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource, max_shared_memory
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
+from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.networks import convolution_kernels
 from gpuvec.learners.networks.bias_gradient import bias_gradient
 from gpuvec.learners.networks.convolution import KERNEL_SIZE

@@ -10,14 +10,12 @@ Importing this package imports no torch::
 
 The modules and folders, from the lowest layer to the highest::
 
-    population_args     the settings of a population
-    agent_metrics       the numbers that it reports of each agent
+    population_args     the settings of a population, and the numbers that it reports of each agent
     state/              what the next iteration of each agent depends on
     results/            the numbers of all agents, their policies, and their folder
     batched/            the training by torch operations over all agents
-    processes/          the training by several processes on a CPU
+    cpu_population      the training by several processes on a CPU
     kernel/             the training by one kernel, whose blocks are agents
-    paths               the choice of what trains a population
-    population_training the loop of a training
+    population_training the choice of what trains a population, and the loop of a training
     search/             samples of settings, successive halving, and population-based training
 """

@@ -16,6 +16,7 @@ import numpy as np
 from gpuvec.declaration_checks import describe_value
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.tuned_populations import NUM_ENVS
+from gpuvec.learners.metric_names import EPISODE_METRICS
 
 AGENT_SETTINGS = ("learning_rate", "ent_coef", "vf_coef", "gamma", "gae_lambda", "clip", "reward_scale")
 """The settings that may differ between agents."""
@@ -26,6 +27,12 @@ UNSUPPORTED = {
     "shared": False, "normalize_returns": False, "precision": "tf32", "compile": False,
     "learning_rate_table": (), "ent_coef_table": (), "target_return": None, "network": None,
 }  # fmt: skip
+LOSS_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+METRICS = (*EPISODE_METRICS, *LOSS_METRICS, "grad_norm")
+"""The numbers of an agent in an iteration; the names are those of the metrics of a single training."""
+RUNNING = -1  # in place of the iteration in which an agent was stopped
+FAULTS = ("none", "a reward or a log-probability", "a value or an advantage", "the gradient")
+"""What was not finite when an agent was stopped, by its number in `AgentState.fault`."""
 
 
 @dataclass(frozen=True)

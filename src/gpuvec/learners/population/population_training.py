@@ -1,21 +1,22 @@
-"""The loop of the training of a population: launches of iterations, and reads of their numbers.
+"""The loop of the training of a population: what trains it, launches of iterations, and reads of their numbers.
 
 Letters: P agents.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gpuvec.engine.backends.device import parse_device
@@ -24,17 +25,111 @@ from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.environments import evaluation_params
 from gpuvec.learners.iterations import reads_late
 from gpuvec.learners.metric_names import EVAL_RETURN
-from gpuvec.learners.population.agent_metrics import METRICS
-from gpuvec.learners.population.paths import PopulationPath, make_population
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.batched.batched_population import GROUP_SIZES, BatchedPopulation
+from gpuvec.learners.population.cpu_population import CPUPopulation
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
 from gpuvec.learners.population.results.population_history import PopulationHistory
 from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.wait_reports import OnPhase, phase
 
+logger = logging.getLogger(__name__)
 ITERATIONS_PER_LAUNCH = {"cpu": 1, "cuda": 8}
 """The number of iterations between two reads of the numbers, by the kind of the device."""
 
 SECONDS_BETWEEN_CHECKPOINTS, MAX_SHARE_OF_TIME = 60.0, 0.05
+
+
+class PopulationPath(Protocol):
+    """A population that learns."""
+
+    name: str
+    """What trains it, for messages."""
+    args: PopulationArgs
+    """The settings, resolved."""
+    iteration: int
+    """The number of finished iterations."""
+
+    @property
+    def stopped_at(self) -> Tensor:
+        """(P,) int64: the iteration in which an agent was stopped, because a number was not finite; -1 for one that runs."""
+
+    def capture(self) -> None:
+        """Prepares launches on a GPU; the state is the same afterwards."""
+
+    def advance(self, iterations: int) -> Tensor:
+        """Runs iterations, on a GPU asynchronously, and returns their `METRICS`, (iterations, metrics, P) float32.
+
+        Args:
+            iterations: the number of iterations.
+        """
+
+    def evaluate(self) -> Tensor:
+        """Returns the mean return of each agent in an evaluation, (P,) float32 on the CPU, nan for agents that were stopped.
+
+        See `PopulationEvaluator`. Nothing of the training changes.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of all that the next iteration depends on; see `BatchedPopulation.tensors`."""
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continues from the moment at which `state_dict` was called.
+
+        Args:
+            saved: its result, of a population with the same seeds, networks and environment.
+        """
+
+    def set_settings(self, name: str, values: ArrayLike) -> None:
+        """Changes a setting of all agents for the iterations that follow.
+
+        Args:
+            name: one of `AGENT_SETTINGS`.
+            values: P values.
+        """
+
+    def copy_learned(self, source: ArrayLike) -> None:
+        """Gives each agent the parameters and the moments of another one; settings and environments do not change.
+
+        An agent that was stopped continues if it takes those of one that runs.
+
+        Args:
+            source: P numbers of agents; the own number for an agent that keeps what it has, as each agent that is copied does.
+        """
+
+    def close(self) -> None:
+        """Frees the environments."""
+
+
+def make_population(args: PopulationArgs) -> PopulationPath:
+    """Returns a population that is ready to learn, and logs what trains it.
+
+    On a GPU it is one kernel, unless fused=False. With fused="auto" it is batched operations where the kernel does not support
+    the GPU or the training, and the reason is logged.
+
+    Args:
+        args: the settings, resolved.
+
+    Raises:
+        ValueError: an environment that a population does not support, or fused=True and a training that the kernel does not.
+        OutOfMemoryError: the agents do not fit into the memory that is free.
+        RuntimeError: processes of a CPU cannot train, for example because the environment is registered in this process alone.
+    """
+    population: PopulationPath | str = ""
+    if args.base.fused is True or (args.base.fused == "auto" and args.base.device != "cpu"):
+        # Imported here because it imports the CUDA compiler, which a CPU does not need.
+        from gpuvec.learners.population.kernel.kernel_population import make_kernel_population
+
+        population = make_kernel_population(args)
+        if isinstance(population, str) and args.base.fused is True:
+            raise ValueError(f'fused=True, but the kernel cannot be used: {population}. Use fused="auto", or change that.')
+    if isinstance(population, str):
+        if population:
+            logger.info("The kernel for populations is not used: %s.", population)
+        is_divided = args.base.device == "cpu" and args.base.threads > 1 and args.num_agents > GROUP_SIZES["cpu"]
+        population = CPUPopulation(args) if is_divided else BatchedPopulation(args)
+    logger.info("%d agents are trained by %s.", args.num_agents, population.name)
+    return population
+
 
 OnResults = Callable[[PopulationArgs, int, NDArray[np.float32]], None]
 """Called with the resolved settings, the number of finished iterations, and a launch's numbers, (iterations, metrics, P)."""
@@ -187,36 +282,6 @@ class Checkpoints:
         self._next_time = end + max(SECONDS_BETWEEN_CHECKPOINTS, (end - begin) / MAX_SHARE_OF_TIME)
 
 
-@contextmanager
-def _ready_population(
-    args: PopulationArgs, state: Mapping[str, Any] | None, on_phase: OnPhase | None
-) -> Iterator[PopulationPath]:
-    """Makes a population that begins or continues, and closes it at the end of the block."""
-    with ExitStack() as stack:
-        with phase(on_phase, f"compiling {args.base.env}"):
-            population = stack.enter_context(closing(make_population(args)))
-            if state is not None:
-                population.load_state_dict(state)
-        if args.base.device != "cpu":
-            with phase(on_phase, "capturing CUDA graphs"):
-                population.capture()
-        yield population
-
-
-def resolve_population(args: PopulationArgs) -> PopulationArgs:
-    """Returns the settings for their device, with all parameters of evaluations that are not the environment's own.
-
-    Args:
-        args: the settings.
-
-    Raises:
-        ValueError, TypeError, DeviceError: a device or parameters that cannot be used.
-    """
-    base = args.base
-    eval_params = evaluation_params(base.env, base.params, base.evaluate_params)
-    return replace(args, base=replace(base, evaluate_params=eval_params)).resolved(str(parse_device(base.device)))
-
-
 def iterations_of_launch(args: PopulationArgs, iteration: int, end: int, iterations_per_launch: int | None) -> int:
     """Returns the number of iterations of the next launch, which ends before the next evaluation.
 
@@ -280,10 +345,19 @@ def train_population(
         ValueError, TypeError, DeviceError, StateError: settings, a device or a state that do not fit.
         OutOfMemoryError: the agents do not fit into the memory that is free.
     """
-    args = resolve_population(args)
+    device, eval_params = args.base.device, evaluation_params(args.base.env, args.base.params, args.base.evaluate_params)
+    args = replace(args, base=replace(args.base, evaluate_params=eval_params)).resolved(str(parse_device(device)))
     device = args.base.device
-    # On a CPU each operation is short, and threads would slow it down; processes use several cores.
-    with torch_settings(device, 1), _ready_population(args, state, on_phase) as population:
+    with ExitStack() as stack:
+        # On a CPU each operation is short, and threads would slow it down; processes use several cores.
+        stack.enter_context(torch_settings(device, 1))
+        with phase(on_phase, f"compiling {args.base.env}"):
+            population = stack.enter_context(closing(make_population(args)))
+            if state is not None:
+                population.load_state_dict(state)
+        if device != "cpu":
+            with phase(on_phase, "capturing CUDA graphs"):
+                population.capture()
         recorder = HistoryRecorder(args, on_results, population.iteration, history)
         checkpoints = Checkpoints(on_checkpoint, checkpoint_every, population.iteration)
         end = min(args.base.iterations, last_iteration or args.base.iterations)

@@ -23,20 +23,16 @@ from torch import Tensor
 from gpuvec.errors import StateError
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.config.schedule import remaining_share
-from gpuvec.learners.cuda_graphs.graph import capture
-from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
-from gpuvec.learners.estimators.advantage import AdvantageEstimator
+from gpuvec.learners.cuda_graphs.graph import capture, clone_tensors, copy_into
+from gpuvec.learners.estimators.advantage import AdvantageEstimator, compute_final_values
 from gpuvec.learners.estimators.episode_statistics import episode_metrics
 from gpuvec.learners.metric_names import EPISODE_METRICS
-from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_update import BatchedUpdate
 from gpuvec.learners.population.batched.population_evaluator import PopulationEvaluator
-from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
-from gpuvec.learners.population.batched.stacked_normalizer import StackedNormalizer
-from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.state.agent_state import AgentState, select_leading
+from gpuvec.learners.population.batched.stacked_networks import StackedNetworks, StackedNormalizer
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
+from gpuvec.learners.population.state.agent_state import AgentState, agent_bytes, require_population_memory, select_leading
 from gpuvec.learners.population.state.environment import make_population_env, row_streams, select_rows
-from gpuvec.learners.population.state.memory import agent_bytes, require_population_memory
 from gpuvec.learners.population.state.parameters import ParameterLayout
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.sampling.sampler import ActionSample, Sampler
@@ -191,7 +187,10 @@ class BatchedPopulation:
         """Computes advantages and targets, (T, R), and writes the metrics of the episodes."""
         rows, settings = self._rows, self.state.settings
         self._value.copy_(self._by_row(self._networks.values(self._normalized(self._by_agent(rows.obs)))))
-        self._compute_final_values()
+        compute_final_values(
+            lambda obs: self._networks.values(self._normalized(obs.unflatten(0, (-1, self._num_envs)))).flatten(),
+            rows.final_obs, rows.ended & ~rows.terminated, self._rollout.max_truncations, self._final_value,
+        )  # fmt: skip
         scale = settings["reward_scale"].float().unsqueeze(1).expand(-1, self._num_envs).flatten()
         discount = settings["gamma"]
         factors = torch.stack([discount, discount * settings["gae_lambda"]], 1).float()
@@ -202,17 +201,6 @@ class BatchedPopulation:
         sums = self.state.episodes.add(rows.reward, rows.ended).unflatten(1, (-1, self._num_envs)).sum(2)
         self._metrics[: len(EPISODE_METRICS)] = episode_metrics(sums)
         return advantage, target
-
-    def _compute_final_values(self) -> None:
-        """Computes V of the final observations of truncated episodes; each pass takes one of each row."""
-        rows = self._rows
-        truncated = rows.ended & ~rows.terminated
-        for _ in range(self._rollout.max_truncations):
-            step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
-            obs = rows.final_obs.gather(0, step.unsqueeze(-1).expand(-1, -1, rows.final_obs.shape[-1])).squeeze(0)
-            value = self._networks.values(self._normalized(obs.unflatten(0, (-1, self._num_envs)))).flatten()
-            self._final_value.scatter_(0, step, value.unsqueeze(0))
-            truncated = truncated.scatter(0, step, False)
 
     def _all_tensors(self) -> dict[str, Any]:
         normalizer = {} if self._normalizer is None else {"normalizer": self._normalizer.tensors()}

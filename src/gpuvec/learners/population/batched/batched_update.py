@@ -1,23 +1,24 @@
 """The update of all agents from their rollouts: epochs of minibatches of Adam, group by group.
 
-Letters: P agents, B samples of an agent.
+Letters: P agents, B samples of an agent, or of a minibatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpuvec.learners.buffers.sample_order import SampleOrder
-from gpuvec.learners.population.agent_metrics import LOSS_METRICS
-from gpuvec.learners.population.batched.loss import LossCoefficients, LossSamples, population_loss
+from gpuvec.learners.buffers.minibatches import SampleOrder
+from gpuvec.learners.buffers.rollout_buffer import Samples
+from gpuvec.learners.networks.actor_critic import Policy
 from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
-from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.state.adam import adam_step
-from gpuvec.learners.population.state.agent_state import AgentState
+from gpuvec.learners.population.population_args import LOSS_METRICS, PopulationArgs
+from gpuvec.learners.population.state.agent_state import AgentState, adam_step
 from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
+from gpuvec.learners.ppo import loss_terms
 from gpuvec.learners.seeds import MINIBATCHES, stream_seed
 
 APPROX_KL = LOSS_METRICS.index("approx_kl")
@@ -46,7 +47,7 @@ class BatchedUpdate:
         """Updates all agents that run, and returns means over the minibatches, (6, P): `LOSS_METRICS` and the gradient's norm.
 
         Args:
-            samples: {name: (P * B, ...)}: the observations, "obs", and the fields of `LossSamples`.
+            samples: {name: (P * B, ...)}: the fields of `Samples`, without masks.
         """
         args, state = self._args, self._state
         num_agents = len(state.stopped_at)
@@ -71,13 +72,13 @@ class BatchedUpdate:
         """Writes the gradients of the agents in group `k`, and returns their loss metrics."""
         networks, settings, group = self._networks, self._state.settings, self._networks.groups[k]
         parameters = {name: x.detach().requires_grad_() for name, x in networks.views[k].items()}
-        obs = samples.pop("obs")
+        obs = samples["obs"]
         outputs = evaluate_layers(layers_of(parameters, "actor"), obs, networks.activation)
         value = evaluate_layers(layers_of(parameters, "critic"), obs, networks.activation).squeeze(-1)
         log_std = parameters["log_std"].unsqueeze(1) if "log_std" in parameters else None
         columns = (settings[name][group].float().unsqueeze(1) for name in LossCoefficients._fields)
         loss, metrics = population_loss(
-            networks.policy(outputs, log_std), value, LossSamples(**samples), LossCoefficients(*columns), self._args.clip_value
+            networks.policy(outputs, log_std), value, Samples(**samples), LossCoefficients(*columns), self._args.clip_value
         )
         gradients = torch.autograd.grad(loss.sum(), list(parameters.values()))
         views = self._state.layout.views(self._gradients[k])
@@ -94,3 +95,31 @@ class BatchedUpdate:
         divisor = (norm / self._args.max_grad_norm).clamp(min=1.0)
         adam_step(state.parameters[group], gradient, state.adam.agents(group), learning_rate, is_stepped, divisor)
         return norm
+
+
+class LossCoefficients(NamedTuple):
+    """The coefficients of each agent, (P, 1) float32."""
+
+    clip: Tensor
+    vf_coef: Tensor
+    ent_coef: Tensor
+
+
+def population_loss(
+    policy: Policy, value: Tensor, samples: Samples, coefficients: LossCoefficients, clip_value: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns the losses, (P,), and (5, P) metrics, as `ppo.ppo_loss` computes them for one agent.
+
+    Args:
+        policy: the distributions of actions, (P, B).
+        value: V, (P, B).
+        samples: the minibatch, (P, B).
+        coefficients: those of the agents.
+        clip_value: whether the change of V is clipped, too.
+    """
+    variance, mean = torch.var_mean(samples.advantage, 1, keepdim=True)
+    advantage = (samples.advantage - mean) / (variance.sqrt() + 1e-8)
+    terms = loss_terms(policy, value, samples, advantage, coefficients.clip, clip_value)
+    objective, value_loss, entropy, approx_kl, clip_fraction = (x.mean(1) for x in terms)
+    metrics = torch.stack([-objective, value_loss, entropy, approx_kl, clip_fraction]).detach()
+    return -objective + coefficients.vf_coef[:, 0] * value_loss - coefficients.ent_coef[:, 0] * entropy, metrics

@@ -12,10 +12,8 @@ from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import run_first_episodes
 from gpuvec.learners.evaluation.players import Draws
 from gpuvec.learners.networks.actor_critic import ActorCritic
-from gpuvec.learners.population.agent_metrics import RUNNING
-from gpuvec.learners.population.batched.stacked_networks import StackedNetworks
-from gpuvec.learners.population.batched.stacked_normalizer import StackedNormalizer
-from gpuvec.learners.population.population_args import PopulationArgs
+from gpuvec.learners.population.batched.stacked_networks import StackedNetworks, StackedNormalizer
+from gpuvec.learners.population.population_args import RUNNING, PopulationArgs
 from gpuvec.learners.population.state.agent_state import AgentState
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import INTERMEDIATE_EVALUATION, stream_seed

@@ -16,21 +16,23 @@ from torch import Tensor
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import StateError
-from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
-from gpuvec.learners.cuda_graphs.tensor_launches import make_tensor_launcher
+from gpuvec.learners.cuda_graphs.graph import clone_tensors, copy_into
+from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.environments import TrainingEnv
 from gpuvec.learners.fused_ppo.linked_env import bounds_and_starts, link_env
 from gpuvec.learners.networks.actor_critic import ActorCritic
-from gpuvec.learners.population.agent_metrics import METRICS
 from gpuvec.learners.population.batched.batched_population import GROUP_SIZES
 from gpuvec.learners.population.batched.population_evaluator import PopulationEvaluator
-from gpuvec.learners.population.kernel.parameter_layout import KernelParameterLayout
-from gpuvec.learners.population.kernel.population_kernel import COMPUTE_CAPABILITY, population_kernel
-from gpuvec.learners.population.kernel.population_shape import MAX_HIDDEN, PopulationShape
-from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.state.agent_state import AgentState
+from gpuvec.learners.population.kernel.population_kernel import (
+    COMPUTE_CAPABILITY,
+    MAX_HIDDEN,
+    KernelParameterLayout,
+    PopulationShape,
+    population_kernel,
+)
+from gpuvec.learners.population.population_args import METRICS, PopulationArgs
+from gpuvec.learners.population.state.agent_state import AgentState, agent_bytes, require_population_memory
 from gpuvec.learners.population.state.environment import make_population_env, row_streams
-from gpuvec.learners.population.state.memory import agent_bytes, require_population_memory
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 

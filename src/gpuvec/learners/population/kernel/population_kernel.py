@@ -1,12 +1,27 @@
-"""The kernel of a population: its arguments and its source, linked with the functions of an environment."""
+"""The kernel of a population: the trainings for which it is compiled, its source, and the places of the parameters.
+
+Letters: P agents, D features, N outputs of the policy, K components of an action, E environments of an agent, T steps, B
+samples of a minibatch. Of the layout, N are the parameters of an agent with padding, and H the units of the kernel's layers.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
 from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
-from gpuvec.learners.population.kernel.population_shape import SOURCE_FOLDER, THREADS, PopulationShape
+from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.sampling.action_kernels import FIRST_DRAW
 
+SOURCE_FOLDER = Path(__file__).parent
+THREADS = 256  # per block, which is an agent
+MAX_HIDDEN, MAX_FEATURES, MAX_OUTPUTS = 64, 64, 32
+TILE = 64  # samples that a warpgroup processes at a time
+SHARED_BYTES_PER_BLOCK = 227 * 1024  # of a Hopper GPU
+MAX_UPDATES = 1024  # minibatches of an iteration
 COMPUTE_CAPABILITY = (9, 0)  # the kernel's instructions exist on no other
 MEMBERS = {
     "parameters": "float*", "exp_avg": "float*", "exp_avg_sq": "float*", "adam_step": "float*",
@@ -18,6 +33,159 @@ MEMBERS = {
     "stopped_at": "long long*", "samples": "float*", "gradient": "float*", "records": "float*", "first_iteration": "i64",
     "num_iterations": "i64", "anneal_iterations": "i64", "num_updates": "i64", "num_agents": "i64", "max_grad_norm": "double",
 }  # fmt: skip
+
+
+class PopulationShape(NamedTuple):
+    """The network, the action, the loss and the rollout for which the kernel is compiled."""
+
+    features: int  # D
+    outputs: int  # N
+    action_size: int  # K
+    gaussian: bool
+    layers: int  # number of hidden layers
+    relu: bool
+    clip_value: bool
+    num_envs: int  # E
+    num_steps: int  # T
+    epochs: int
+    num_minibatches: int
+    max_episode_steps: int | None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of a rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        """B."""
+        return self.num_samples // self.num_minibatches
+
+    @property
+    def num_updates(self) -> int:
+        """Minibatches of an iteration."""
+        return self.epochs * self.num_minibatches
+
+    @property
+    def max_truncations(self) -> int:
+        """How often an environment can be truncated in a rollout."""
+        return 0 if self.max_episode_steps is None else (self.num_steps - 1) // self.max_episode_steps + 1
+
+    @property
+    def derivatives(self) -> int:
+        """Derivatives of a sample: by the outputs, and by the logarithms of the standard deviations."""
+        return 2 * self.action_size if self.gaussian else self.outputs
+
+    @property
+    def small_columns(self) -> int:
+        """Columns of 64 small parameters: first biases and weights, second biases, last weights."""
+        return self.features + self.layers + self.outputs
+
+    @property
+    def num_small(self) -> int:
+        """Small parameters of a network, with padding."""
+        return self.small_columns * MAX_HIDDEN + _round_up(self.derivatives, 4)
+
+    @property
+    def network_size(self) -> int:
+        """Parameters of a network, with padding."""
+        return self.num_small + (MAX_HIDDEN * MAX_HIDDEN if self.layers == 2 else 0)
+
+    @property
+    def record_size(self) -> int:
+        """Floats of a sample: log-probability, features, action, advantage, target."""
+        return _round_up(self.features + self.action_size + 3, 4)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of the samples of an agent, the size of `Samples` in layout.cuh."""
+        samples = _round_up(self.num_samples, TILE)
+        return _round_up(4 * samples * (self.record_size + 1) + 2 * self.epochs * self.num_samples, 16)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of samples that are processed at a time: two if they are a minibatch, and fit."""
+        return 2 if self.minibatch_size == 2 * TILE and self._shared_bytes(2) <= SHARED_BYTES_PER_BLOCK else 1
+
+    @property
+    def small_in_shared(self) -> bool:
+        """Whether the small parameters fit into shared memory; if not, they and their moments are in global memory."""
+        return self._shared_bytes(self.tiles, True) <= SHARED_BYTES_PER_BLOCK
+
+    @property
+    def samples_in_shared(self) -> bool:
+        """Whether the samples fit into shared memory; if not, they are in global memory."""
+        return self._shared_bytes(self.tiles, True, True) <= SHARED_BYTES_PER_BLOCK
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block, the size of `SharedMemory` in layout.cuh."""
+        return self._shared_bytes(self.tiles, self.small_in_shared, self.samples_in_shared)
+
+    def _shared_bytes(self, tiles: int, small_in_shared: bool = False, samples_in_shared: bool = False) -> int:
+        factors = self.num_updates * (16 + 8)  # of Adam's steps, and means and scales of advantages
+        size = 2 * self._network_bytes(tiles, small_in_shared) + (self.sample_bytes if samples_in_shared else 16) + factors
+        return _round_up(size + (16 + 8 + 1 + 9) * 4 + self.num_envs * 48 + 8, 1024)
+
+    def _network_bytes(self, tiles: int, small_in_shared: bool) -> int:
+        h, two = MAX_HIDDEN, self.layers == 2
+        inputs, input_steps = _round_up(self.features + 1, 8), (self.features + 16) // 16
+        edge_columns = 16 * (input_steps + -(-self.outputs // 16) + two)
+        padded_outputs, columns = _round_up(self.outputs, 8), _round_up(self.derivatives + 4, 8)
+        weights = 2 * (2 * h * h if two else 1024) + -(-edge_columns // TILE) * h * TILE * 2 + padded_outputs * TILE * 2
+        activations = 2 * TILE * tiles * (2 * h + inputs) + (2 * TILE * tiles * h if two else 1024)
+        extra = _round_up(self.num_envs * (1 + self.max_truncations), TILE)
+        owned = (h * h if two else 0) + 4  # second weights, with padding
+        between = 8 * owned + 4 * extra * (1 + _round_up(self.features + 1, 4)) + THREADS // 32 * 4 * h
+        tail = _round_up(self.derivatives, 4)
+        gradients = 4 * (self.small_columns * (h + 4) + tail)
+        wide, narrow = (0, gradients) if small_in_shared else (gradients, 16)
+        size = (
+            weights + _round_up(max(activations, between, wide), 1024) + _round_up(max(2 * TILE * tiles * columns, narrow), 16)
+        )
+        return _round_up(size + 4 * owned + 12 * (tail + (self.small_columns * h if small_in_shared else 4)), 1024)
+
+    @property
+    def constants(self) -> dict[str, int | str]:
+        """The macros of the kernel's source."""
+        return {
+            "FEATURES": self.features, "OUTPUTS": self.outputs, "ACTION_SIZE": self.action_size,
+            "GAUSSIAN": int(self.gaussian), "LAYERS": self.layers, "RELU": int(self.relu), "CLIP_VALUE": int(self.clip_value),
+            "ENVS": self.num_envs, "STEPS": self.num_steps, "EPOCHS": self.epochs, "MINIBATCHES": self.num_minibatches,
+            "TILES_PER_PASS": self.tiles,
+            "MAX_TRUNCATIONS": self.max_truncations, "SAMPLES_IN_SHARED": int(self.samples_in_shared),
+            "SMALL_IN_SHARED": int(self.small_in_shared), "SAMPLE_BYTES": self.sample_bytes,
+            "SHARED_BYTES": self.shared_bytes,
+        }  # fmt: skip
+
+    def reason_not_supported(self) -> str:
+        """Returns why the kernel does not support this shape, naming the limit and what is nearest to it, or ""."""
+        if self.features > MAX_FEATURES or self.outputs > MAX_OUTPUTS:
+            supported = f"the kernel supports at most {MAX_FEATURES} and {MAX_OUTPUTS}"
+            return f"there are {self.features} features and {self.outputs} outputs of the policy; {supported}"
+        if self.num_samples % self.num_minibatches or self.minibatch_size % TILE:
+            nearest = max(TILE, _round_up(self.minibatch_size, TILE))
+            size = f"a minibatch has {self.num_samples / self.num_minibatches:g} samples"
+            return f"{size}; the kernel needs a multiple of {TILE}, the nearest of which is {nearest}"
+        if self.num_samples > 2**16:
+            return f"a rollout has {self.num_samples:,} samples; the kernel supports at most {2**16:,}"
+        if self.num_updates > MAX_UPDATES:
+            return f"an iteration has {self.num_updates} updates; the kernel supports at most {MAX_UPDATES}"
+        if self.shared_bytes > SHARED_BYTES_PER_BLOCK:
+            needed = f"an agent needs {self.shared_bytes:,} bytes of shared memory, and a block has {SHARED_BYTES_PER_BLOCK:,}"
+            return f"{needed}{self._nearest_number_of_features()}"
+        return ""
+
+    def _nearest_number_of_features(self) -> str:
+        """Returns how many features fit, in words, or "" if no number does."""
+        for features in range(self.features - 1, 0, -1):
+            if self._replace(features=features).shared_bytes <= SHARED_BYTES_PER_BLOCK:
+                return f"; {features} features fit"
+        return ""
+
+
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 def population_kernel(shape: PopulationShape, env_functions: LinkedFunctions, action_start: int = 0) -> CudaSource:
@@ -38,3 +206,47 @@ def population_kernel(shape: PopulationShape, env_functions: LinkedFunctions, ac
     return CudaSource(
         SOURCE_FOLDER / "population.cu", "train_population", *names, THREADS, shape.shared_bytes, env_functions.code, True
     )
+
+
+class KernelParameterLayout:
+    """The places of the parameters, as layout.cuh has them: the actor, then the critic, each with its small parameters first.
+
+    Args:
+        network: the network of an agent.
+        shape: that of the kernel.
+    """
+
+    def __init__(self, network: ActorCritic, shape: PopulationShape) -> None:
+        self.shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
+        self._shape = shape
+        self.num_floats = 2 * shape.network_size
+        """N, with padding, which stays 0."""
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Returns {name: view of `flat`}, (P, ...) each, by the names of `ActorCritic.named_parameters()`.
+
+        Args:
+            flat: (P, N): parameters, moments or gradients.
+        """
+        return {name: self._view(flat, name, shape) for name, shape in self.shapes.items()}
+
+    def _view(self, flat: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+        s = self._shape
+        tail = s.small_columns * MAX_HIDDEN
+        if name == "log_std":
+            return flat[:, tail + s.action_size : tail + 2 * s.action_size]
+        _, part, number, kind = name.split(".")
+        network: Tensor = flat.unflatten(1, (2, s.network_size))[:, int(part == "critic")]
+        numbers = sorted({int(other.split(".")[2]) for other in self.shapes if other.startswith(f"body.{part}.")})
+        layer = numbers.index(int(number))
+        columns: Tensor = network[:, :tail].unflatten(1, (s.small_columns, MAX_HIDDEN))  # (P, columns, units)
+        if layer == len(numbers) - 1:
+            first = s.features + s.layers
+            return columns[:, first : first + shape[0], : shape[1]] if kind == "weight" else network[:, tail : tail + shape[0]]
+        if layer == 0:
+            weights = columns[:, 1 : 1 + s.features].transpose(1, 2)
+            return weights[:, : shape[0]] if kind == "weight" else columns[:, 0, : shape[0]]
+        if kind == "weight":
+            between: Tensor = network[:, s.num_small :].unflatten(1, (MAX_HIDDEN, MAX_HIDDEN))
+            return between[:, : shape[0], : shape[1]]
+        return columns[:, s.features + 1, : shape[0]]

@@ -211,23 +211,8 @@ def metrics_of_agent(history: PopulationHistory, k: int, steps_per_iteration: in
         yield {**progress, **{name: float(column[i, k]) for name, column in history.metrics.items()}}
 
 
-class SavedPopulation(NamedTuple):
-    """What the folder of a population has."""
-
-    args: PopulationArgs
-    history: PopulationHistory
-    state: dict[str, Any]
-    path: str
-    """What trained the population."""
-
-    @property
-    def result(self) -> PopulationResult:
-        """The result of the training so far."""
-        return PopulationResult(self.args, self.history, self.state, self.path)
-
-
-def load_population(path: Path | str, trust: bool = False) -> SavedPopulation:
-    """Reads the folder of a population, which anybody may have written: nothing in it is executed.
+def load_population(path: Path | str, trust: bool = False) -> PopulationResult:
+    """Reads how far a population has come from its folder, which anybody may have written: nothing in it is executed.
 
     Args:
         path: the path of the folder.
@@ -241,7 +226,7 @@ def load_population(path: Path | str, trust: bool = False) -> SavedPopulation:
         return read_population(reader, record, trust)
 
 
-def read_population(reader: NpzReader, record: Mapping[str, Any], trust: bool) -> SavedPopulation:
+def read_population(reader: NpzReader, record: Mapping[str, Any], trust: bool) -> PopulationResult:
     """Reads a population, after checks that its parts fit together.
 
     Args:
@@ -255,13 +240,17 @@ def read_population(reader: NpzReader, record: Mapping[str, Any], trust: bool) -
     import_code({ALL: record["base"]}, reader.name, trust, archive_signature(reader.file))
     history = read_history(reader, record["num_agents"])
     try:
-        args = _population_args(record["base"], history)
+        columns = ({name: column.tolist() for name, column in group.items()} for group in (history.settings, history.params))
+        shared = population_base(record["base"])
+        if shared.num_envs is None or shared.total_steps is None:
+            raise CheckpointError("num_envs and total_steps must be numbers.")
+        args = PopulationArgs(shared, history.num_agents, tuple(history.seeds.tolist()), *columns)
     except (CheckpointError, ValueError, TypeError) as error:
         raise reader.error(f"its settings cannot be used: {str(error).rstrip('.')}") from error
     state = read_state(reader, STATE, args, history)
     if state["iteration"] != len(history.steps) or record.get("iteration") != len(history.steps):
         raise reader.error(f"it has the numbers of {len(history.steps):,} iterations, and the state of another one")
-    return SavedPopulation(args, history, state, str(record.get("trained_by", ""))[:80])
+    return PopulationResult(args, history, state, str(record.get("trained_by", ""))[:80])
 
 
 def population_base(values: object) -> PPOArgs:
@@ -279,14 +268,6 @@ def population_base(values: object) -> PPOArgs:
     if not isinstance(args, PPOArgs):
         raise CheckpointError("base is not of the algorithm ppo.")
     return args
-
-
-def _population_args(base: object, history: PopulationHistory) -> PopulationArgs:
-    columns = ({name: column.tolist() for name, column in group.items()} for group in (history.settings, history.params))
-    shared = population_base(base)
-    if shared.num_envs is None or shared.total_steps is None:
-        raise CheckpointError("num_envs and total_steps must be numbers.")
-    return PopulationArgs(shared, history.num_agents, tuple(history.seeds.tolist()), *columns)
 
 
 def read_state(reader: NpzReader, prefix: str, args: PopulationArgs, history: PopulationHistory | None) -> dict[str, Any]:

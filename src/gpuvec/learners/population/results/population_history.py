@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.metric_names import EVAL_RETURN
-from gpuvec.learners.population.agent_metrics import FAULTS, METRICS, RUNNING
-from gpuvec.learners.population.population_args import MAX_AGENTS
+from gpuvec.learners.population.population_args import FAULTS, MAX_AGENTS, METRICS, RUNNING
 from gpuvec.learners.runs.archives import NpzReader
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import POPULATION

@@ -11,15 +11,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpuvec.learners.algorithms import ALL, args_to_dict
-from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
-from gpuvec.learners.environments import TrainingEnv, make_env
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.results.population_history import PopulationHistory
 from gpuvec.learners.population.state.environment import select_rows
 from gpuvec.learners.population.state.parameters import load_network
 from gpuvec.learners.ppo import PPO
-from gpuvec.learners.training import make_learner
+from gpuvec.learners.training import make_learner, make_training_env
 
 
 class PopulationResult(NamedTuple):
@@ -53,7 +51,7 @@ class PopulationResult(NamedTuple):
             IndexError: there is no such agent.
         """
         self._require_agent(k)
-        with closing(_single_env(self.args.agent(k))) as env:
+        with closing(make_training_env(self.args.agent(k), self.args.base.num_envs or 1)) as env:
             network = PPO.make_network(self.args.base, env.single_observation_space, env.single_action_space)
         network.to(self.args.base.device)
         load_network(network, self.state["tensors"]["parameters"], k)
@@ -81,7 +79,7 @@ class PopulationResult(NamedTuple):
         args, tensors = self.args.agent(k), self.state["tensors"]
         num_envs = args.num_envs or 1
         rows = slice(k * num_envs, (k + 1) * num_envs)
-        with closing(_single_env(args)) as env:
+        with closing(make_training_env(args, num_envs)) as env:
             checkpoint = make_learner(replace(args, fused=False), env).state_dict()
             checkpoint["env"] = select_rows(env, self.state["env"], range(rows.start, rows.stop))
         policy = checkpoint["policies"][ALL]
@@ -101,11 +99,3 @@ class PopulationResult(NamedTuple):
     def _require_agent(self, k: int) -> None:
         if not 0 <= k < self.args.num_agents:
             raise IndexError(f"there is no agent {k}: the population has agents 0 to {self.args.num_agents - 1}.")
-
-
-def _single_env(args: PPOArgs) -> TrainingEnv:
-    """Returns the environment of a single training with the settings `args`."""
-    return make_env(
-        args.env, args.num_envs or 1, args.params,
-        device=args.device, output="torch", autoreset_mode="SameStep", buffers=1, backend=args.backend,
-    )  # fmt: skip

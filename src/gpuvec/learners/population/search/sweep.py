@@ -22,7 +22,7 @@ from gpuvec.learners.population.results.population_history import PopulationHist
 from gpuvec.learners.population.results.population_result import PopulationResult
 from gpuvec.learners.population.search.search_space import sample_space, split_columns
 from gpuvec.learners.population.search.sweep_args import SweepArgs
-from gpuvec.learners.population.state.agent_selection import select_agents
+from gpuvec.learners.population.state.agent_state import select_agents
 from gpuvec.learners.runs.comparison import Estimate, estimate, reward_threshold
 from gpuvec.learners.wait_reports import OnPhase
 

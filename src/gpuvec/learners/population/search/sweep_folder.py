@@ -26,9 +26,9 @@ from gpuvec.errors import CheckpointError, StateError
 from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.population.results.population_folder import population_base, read_state, save_agent
 from gpuvec.learners.population.results.population_history import read_history
+from gpuvec.learners.population.search.search_space import TRIALS, parse_parameters
 from gpuvec.learners.population.search.sweep import SweepProgress, SweepResult, population_of_part
 from gpuvec.learners.population.search.sweep_args import SweepArgs
-from gpuvec.learners.population.search.trials import TRIALS, parse_parameters
 from gpuvec.learners.population.state.state_arrays import state_to_arrays
 from gpuvec.learners.runs.archives import NpzReader, flatten, to_npz, write_npz
 from gpuvec.learners.runs.comparison import reward_threshold

@@ -1,18 +1,24 @@
 """A population whose agents are trained by several processes, each on one core of a CPU.
 
-Each process has whole groups of agents, so that an agent has the bits that it has in one process.
+Each process has whole groups of agents, so that an agent has the bits that it has in one process. It reads the settings from
+its standard input, and then calls of the methods of `BatchedPopulation`, which it answers on its standard output. Messages are
+text and arrays, without pickle.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import pairwise
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,18 +26,21 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpuvec.errors import StateError
-from gpuvec.learners.population.batched.batched_population import GROUP_SIZES
+from gpuvec.learners.algorithms import args_from_json, args_to_dict
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.population.batched.batched_population import GROUP_SIZES, BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.processes.cpu_worker import args_to_message, state_from_message, state_to_message
-from gpuvec.learners.population.processes.worker_messages import Message, read_message, write_message
-from gpuvec.learners.population.state.agent_copies import changed_agents
-from gpuvec.learners.population.state.agent_selection import select_agents
+from gpuvec.learners.population.state.agent_state import changed_agents, select_agents
 from gpuvec.learners.population.state.environment import make_population_env
+from gpuvec.learners.population.state.state_arrays import to_arrays, to_tensors
+from gpuvec.learners.runs.archives import flatten, nest, to_npz
 from gpuvec.python_command import python_command
 
-COMMAND = "from gpuvec.learners.population.processes.cpu_worker import main; main()"
+COMMAND = "from gpuvec.learners.population.cpu_population import main; main()"
+COLUMNS = ("seeds", "settings", "params")  # of `PopulationArgs`, which have a value for each agent
 COPIED = ("parameters", "exp_avg", "exp_avg_sq", "adam_step", "stopped_at", "fault")
 SECONDS_TO_END = 5.0
+LENGTH_BYTES = 8
 
 
 class CPUPopulation:
@@ -62,7 +71,9 @@ class CPUPopulation:
             for _ in self._parts
         ]  # fmt: skip
         try:
-            self._call([args_to_message(args.select(part)) for part in self._parts])
+            parts = [args.select(part) for part in self._parts]
+            columns = [{name: getattr(part, name) for name in COLUMNS} for part in parts]
+            self._call([Message({"base": args_to_dict(args.base), **values}, {}) for values in columns])
         except BaseException:
             self.close()
             raise
@@ -195,3 +206,107 @@ def _concatenate(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         own = [part[name] for part in parts]
         result[name] = _concatenate(own) if isinstance(x, Mapping) else x if x.dim() == 0 else torch.cat(own)
     return result
+
+
+def state_to_message(state: Mapping[str, Any]) -> Message:
+    """Returns the message with a state.
+
+    Args:
+        state: the result of `state_dict` of a population.
+    """
+    values = {"seed": state["env"]["seed"], "iteration": state["iteration"]}
+    return Message(values, {"tensors": to_arrays(state["tensors"]), "buffers": to_arrays(state["env"]["buffers"])})
+
+
+def state_from_message(message: Message) -> dict[str, Any]:
+    """Returns the state in a message.
+
+    Args:
+        message: the result of `state_to_message`.
+    """
+    env = {"buffers": to_tensors(message.arrays["buffers"]), "seed": message.values["seed"]}
+    return {"tensors": to_tensors(message.arrays["tensors"]), "env": env, "iteration": message.values["iteration"]}
+
+
+def answer(population: BatchedPopulation, message: Message) -> Message:
+    """Calls a method of a population, and returns the message with its result.
+
+    Args:
+        population: the population.
+        message: the name of the method and its arguments.
+    """
+    method = message.values["method"]
+    if method == "advance":
+        return Message({}, {"results": population.advance(message.values["iterations"]).numpy()})
+    if method == "evaluate":
+        return Message({}, {"returns": population.evaluate().numpy()})
+    if method == "state_dict":
+        return state_to_message(population.state_dict())
+    if method == "load_state_dict":
+        population.load_state_dict(state_from_message(message))
+    elif method == "set_settings":
+        population.set_settings(message.values["name"], message.values["values"])
+    elif method == "stopped_at":
+        return Message({}, {"stopped_at": population.stopped_at.numpy()})
+    return Message({}, {})
+
+
+def main() -> None:
+    """Answers the messages on the standard input until it is closed."""
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Ctrl-C reaches all processes of a terminal. The one that reads the answers decides when the training ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    requests = sys.stdin.buffer
+    settings = read_message(requests)
+    if settings is None:
+        return
+    try:
+        base, (seeds, *columns) = args_from_json(settings.values["base"]), (settings.values[name] for name in COLUMNS)
+        assert isinstance(base, PPOArgs), "the algorithm is PPO"
+        population = BatchedPopulation(PopulationArgs(base, len(seeds), tuple(seeds), *columns))
+        write_message(answers, Message({}, {}))
+        while (message := read_message(requests)) is not None:
+            write_message(answers, answer(population, message))
+    except Exception as error:
+        write_message(answers, Message({"error": f"{type(error).__name__}: {error}"}, {}))
+        raise
+
+
+class Message(NamedTuple):
+    """A message."""
+
+    values: dict[str, Any]
+    """What JSON can represent."""
+    arrays: dict[str, Any]
+    """Nested dicts of arrays."""
+
+
+def write_message(file: IO[bytes], message: Message) -> None:
+    """Writes a message.
+
+    Args:
+        file: a pipe.
+        message: the message.
+    """
+    for part in (json.dumps(message.values).encode(), to_npz(flatten(message.arrays))):
+        file.write(len(part).to_bytes(LENGTH_BYTES, "little") + part)
+    file.flush()
+
+
+def read_message(file: IO[bytes]) -> Message | None:
+    """Reads a message; None if the other process has closed the pipe.
+
+    Args:
+        file: a pipe.
+    """
+    parts = []
+    for _ in range(2):
+        size = file.read(LENGTH_BYTES)
+        if len(size) < LENGTH_BYTES:
+            return None
+        parts.append(file.read(int.from_bytes(size, "little")))
+    with np.load(io.BytesIO(parts[1]), allow_pickle=False) as arrays:
+        return Message(json.loads(parts[0]), nest({name: arrays[name] for name in arrays.files}))

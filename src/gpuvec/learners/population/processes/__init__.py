@@ -1,1 +1,0 @@
-"""A population that is trained by several processes on the cores of a CPU."""
