@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 
+from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.wrong_options import closest
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.runs.trusted_code import import_named_module, search_working_folder, signing_problem
 from gpuvec.policies import policy_names, policy_path
 from gpuvec.registration import VECTOR_ENTRY_POINT, find_env_spec
+
+if TYPE_CHECKING:
+    from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
 NAMESPACE = "gpuvec/"  # of the bundled environments
 VERSION = re.compile(r"-?v\d+$")
@@ -95,6 +100,28 @@ def complete_policy_name(text: str) -> str:
             f"that come with gpuvec are {', '.join(names)}."
         )
     return str(policy_path(text))  # which raises
+
+
+def find_policy(name_or_path: str, device: str = "cpu", trust: bool = False) -> TrainedPolicy:
+    """Returns trained policies.
+
+    Args:
+        name_or_path: a run folder, a checkpoint, a policy file, or the name of a policy that comes with gpuvec.
+        device: of the networks.
+        trust: whether the module that it names for its environment may be imported, which runs the module's code.
+
+    Raises:
+        FileNotFoundError: there is no such policy.
+        StateError: a policy of the run was not trained, or the policies do not fit the environment.
+        CheckpointError: the file cannot be used, or the module is not imported yet and not trusted.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.policy_files.trained_policy import TrainedPolicy, load_contents
+        from gpuvec.learners.runs.checkpoint import require_trained_policies
+
+    contents, path = load_contents(name_or_path, trust)
+    require_trained_policies(contents, path)
+    return TrainedPolicy(contents, device)
 
 
 def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:

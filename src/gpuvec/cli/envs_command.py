@@ -102,7 +102,10 @@ def describe_env(env_id: str) -> Iterator[str]:
     yield from fitted_table([("spaces", "observation", "action"), *_spaces(env, params)], terminal_width())
     yield ""
     comments = comments_of(type(params))
-    rows = [(name, _format_number(value), comments.get(name, "")) for name, value in params._asdict().items()]
+    rows = [
+        (name, f"{value:.6g}" if isinstance(value, float) else str(value), comments.get(name, ""))
+        for name, value in params._asdict().items()
+    ]
     yield from fitted_table([("parameter", "default", ""), *rows], terminal_width())
     yield ""
     max_steps, threshold = _limits(spec)
@@ -179,7 +182,3 @@ def _format_space(space: Any) -> str:
             return f"MultiDiscrete({len(sizes)}x{ranges})"
         return f"MultiDiscrete({','.join(map(str, sizes))})"
     return f"Box({','.join(map(str, space.shape))})"
-
-
-def _format_number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

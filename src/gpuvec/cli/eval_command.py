@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from gpuvec.cli.env_lookup import complete_policy_name
+from gpuvec.cli.env_lookup import complete_policy_name, find_policy
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.registration import find_env_spec
@@ -49,7 +49,6 @@ def evaluate(
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
     policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
-        from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.environments import evaluation_params
         from gpuvec.learners.evaluation.evaluate import run_episodes

@@ -22,7 +22,7 @@ pytest.importorskip("tyro")
 import gpuvec
 from gpuvec.cli import main
 from gpuvec.cli.env_lookup import find_own_env
-from gpuvec.cli.processes import torchrun_command
+from gpuvec.cli.train_command import torchrun_command
 from gpuvec.errors import CheckpointError, StateError
 from gpuvec.learners.runs.trusted_code import Signature, import_code, module_file, sign
 
