@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.setting_types import setting_types
-from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.training_config import PPOArgs, TrainingArgs
 from gpuvec.learners.config.tuned import tuned, tuned_for_population
 
 OPTION_DICTS = ("params", "evaluate_params", "network_args")  # settings that are {name: value}

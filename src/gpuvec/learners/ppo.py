@@ -17,7 +17,7 @@ from torch import Tensor
 from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.buffers.row_gather import gather_rows
 from gpuvec.learners.buffers.sample_order import SampleOrder
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy

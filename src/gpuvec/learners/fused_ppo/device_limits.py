@@ -6,7 +6,7 @@ import torch
 
 from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.fused_ppo.fused_update import make_update_config, update_kernels
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
 from gpuvec.learners.fused_ppo.pooled_update import pooled_kernels

@@ -12,7 +12,7 @@ import torch
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.fused_ppo.fused_estimate import NUM_TOTALS, FusedEstimate, pool_totals
 from gpuvec.learners.fused_ppo.fused_rollout import FusedRollout
 from gpuvec.learners.fused_ppo.fused_update import FusedUpdate

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.algorithms import args_from_dict, describes_network
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
+from gpuvec.learners.config.training_config import MAX_COUNT, DDPGArgs, TrainingArgs
 from gpuvec.learners.runs.content_checks import (
     describe,
     require_keys,

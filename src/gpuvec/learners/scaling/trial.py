@@ -15,8 +15,7 @@ import torch
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.engine.backends.host_memory import peak_resident_bytes, resident_bytes
 from gpuvec.errors import OutOfMemoryError
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.training_config import DDPGArgs, TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, shared_settings

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gpuvec.learners.algorithms import args_from_json, args_to_dict
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.processes.worker_messages import Message, read_message, write_message

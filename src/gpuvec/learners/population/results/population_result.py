@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpuvec.learners.algorithms import ALL, args_to_dict
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
 from gpuvec.learners.environments import TrainingEnv, make_env
 from gpuvec.learners.population.population_args import PopulationArgs

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.population.agent_metrics import METRICS, RUNNING
 from gpuvec.learners.population.paths import PopulationPath
