@@ -95,9 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_command(arguments: Sequence[str]) -> int:
     """Parses the command line, runs its command, and returns the exit status.
 
-    Args:
-        arguments: the words after `gpuvec`.
-
     Raises:
         UsageError: there is no such command, or it cannot take these words.
     """
@@ -133,11 +130,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def load_command(name: str) -> Callable[..., int]:
-    """Imports and returns the function of a command.
-
-    Args:
-        name: one of `COMMANDS`.
-    """
+    """Imports and returns the function of a command."""
     module, _, function = COMMANDS[name].partition(":")
     command: Callable[..., int] = getattr(importlib.import_module(f"gpuvec.{module}"), function)
     return command
@@ -145,10 +138,6 @@ def load_command(name: str) -> Callable[..., int]:
 
 def parse_command(name: str, words: list[str]) -> Callable[[], int]:
     """Returns a function that runs a command with its options.
-
-    Args:
-        name: one of `COMMANDS`.
-        words: those of the command line after it.
 
     Raises:
         UsageError: the command cannot take these words.

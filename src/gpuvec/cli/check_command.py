@@ -11,6 +11,7 @@ import tyro
 
 from gpuvec.cli.env_lookup import complete_env_id
 from gpuvec.cli.terminal import print_lines
+from gpuvec.cli.wrong_options import require_positive
 from gpuvec.errors import AuthoringError, GpuvecError
 from gpuvec.registration import find_env_spec
 from gpuvec.spec import SingleAgentEnv
@@ -64,9 +65,7 @@ def check(
 
     own_params: dict[str, Any] = params or {}
     try:
-        for name, count in (("num_envs", num_envs), ("episodes", episodes), ("max_episode_steps", max_episode_steps)):
-            if count is not None and count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}.")
+        require_positive(num_envs=num_envs, episodes=episodes, max_episode_steps=max_episode_steps)
         if not time_limit > 0:
             raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit}.")
         if not compare_seconds > 0:

@@ -77,11 +77,7 @@ def compare(
 
 
 def estimate_text(estimate: Estimate) -> str:
-    """Returns a number with its interval, such as "480.2 [470.1, 495]"; "-" if there is none.
-
-    Args:
-        estimate: the number.
-    """
+    """Returns a number with its interval, such as "480.2 [470.1, 495]"; "-" if there is none."""
     if math.isnan(estimate.value):
         return "-"
     interval = "" if math.isnan(estimate.low) else f" [{estimate.low:.4g}, {estimate.high:.4g}]"
@@ -89,11 +85,7 @@ def estimate_text(estimate: Estimate) -> str:
 
 
 def threshold_text(row: Comparison) -> str:
-    """Returns the steps until an evaluation reached the reward threshold, with the number of seeds if not all did.
-
-    Args:
-        row: the numbers of a group.
-    """
+    """Returns the steps until an evaluation reached the reward threshold, with the number of seeds if not all did."""
     if math.isnan(row.threshold):
         return "-"
     if not row.seeds_evaluated:
@@ -105,11 +97,7 @@ def threshold_text(row: Comparison) -> str:
 
 
 def csv_text(rows: Sequence[Comparison]) -> str:
-    """Returns the table as CSV with all digits, and empty cells where there is no number.
-
-    Args:
-        rows: the numbers of the groups.
-    """
+    """Returns the table as CSV with all digits, and empty cells where there is no number."""
 
     def cell(text: str) -> str:
         """Text from a file so that no spreadsheet takes it for a formula."""

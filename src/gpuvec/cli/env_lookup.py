@@ -107,7 +107,6 @@ def find_policy(name_or_path: str, device: str = "cpu", trust: bool = False) -> 
 
     Args:
         name_or_path: a run folder, a checkpoint, a policy file, or the name of a policy that comes with gpuvec.
-        device: of the networks.
         trust: whether the module that it names for its environment may be imported, which runs the module's code.
 
     Raises:
@@ -128,9 +127,6 @@ def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
     """The spec of the environment that the user's command line names.
 
     Its module is imported. If what the user trains with it will need --trust all the same, this is printed.
-
-    Args:
-        env_id: the id of the environment, "module:id" or "id".
 
     Raises:
         ValueError, gymnasium.error.Error, ModuleNotFoundError: as `find_env_spec`.

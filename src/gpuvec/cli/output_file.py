@@ -11,10 +11,6 @@ from pathlib import Path
 def require_writable(path: Path, force: bool) -> None:
     """Checks that a file may be written, before the work for its content.
 
-    Args:
-        path: the file.
-        force: whether an existing file may be replaced.
-
     Raises:
         FileNotFoundError: its folder does not exist.
         FileExistsError: it exists, and `force` is not set or it is not a regular file.
@@ -47,8 +43,6 @@ def write_file(path: Path, content: bytes, force: bool) -> None:
     """Writes a whole file or nothing.
 
     Args:
-        path: the file.
-        content: the whole content.
         force: whether an existing file is replaced.
 
     Raises:

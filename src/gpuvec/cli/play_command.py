@@ -9,6 +9,7 @@ import tyro
 from gpuvec.cli.env_lookup import complete_env_id, find_own_env, find_policy
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.watch_command import DEFAULT_PORT, MAX_PORT, load_demo_policy, serve_page
+from gpuvec.cli.wrong_options import require_speed
 from gpuvec.policies import policy_names
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv
@@ -52,8 +53,7 @@ def play_env(
     """
     if not 0 <= port <= MAX_PORT:
         raise ValueError(f"port must be from 0 to {MAX_PORT}, got {port}.")
-    if fps is not None and not 0.0 < fps <= 1000.0:
-        raise ValueError(f"fps must be above 0 and at most 1000, got {fps}.")
+    require_speed(fps)
     spec = find_own_env(complete_env_id(env, "play"))
     declaration = load_env(spec.kwargs["env"])
     from gpuvec.replay.interactive.game import Game, require_playable
@@ -76,11 +76,9 @@ def find_others(
     """Returns who plays the agents that the person does not.
 
     Args:
-        env_id: the id of the environment.
         is_multi_agent: whether there are others.
         policy: what the command line names; None for the default.
         has_params: whether the command line sets parameters of the environment.
-        stochastic: whether actions of a policy are drawn.
         trust: whether the module that a policy names may be imported.
 
     Raises:

@@ -47,11 +47,7 @@ class PopulationProgress:
         self._begin = self._last = time.perf_counter()
 
     def begin(self, text: str) -> None:
-        """Ends the display of the part before, and begins that of another one.
-
-        Args:
-            text: what the part does.
-        """
+        """Ends the display of the part before, and begins that of another one."""
         self.close()
         self._text, self._begin = text, time.perf_counter()
         self._last = self._begin
@@ -61,7 +57,6 @@ class PopulationProgress:
 
         Args:
             args: the settings, resolved.
-            iteration: the number of finished iterations.
             results: (I, M, P): the M metrics in the I iterations of the launch.
         """
         if self._progress is None:
@@ -84,11 +79,7 @@ class PopulationProgress:
 
 
 def is_population(path: Path) -> bool:
-    """Returns whether a folder is that of a population.
-
-    Args:
-        path: the path of the folder.
-    """
+    """Returns whether a folder is that of a population."""
     return (path / POPULATION).is_file()
 
 
@@ -98,7 +89,6 @@ def resume_population(
     """Continues the training of a population, population-based training, or a search that was stopped.
 
     Args:
-        path: its folder.
         total_steps: a new total number of environment steps of an agent of a population; None for that of the settings.
         trust: whether the module that it names for its environment may be imported, which runs the module's code.
         checkpoint_every: as in `train_population`.
@@ -225,7 +215,6 @@ def run_search(search: Search, writer: SweepWriter, checkpoint_every: int | None
     """Runs a search, writes its folder, and prints the confirmed trials, and the command that trains with the best settings.
 
     Args:
-        search: the search.
         writer: writes its folder, which is closed at the end.
         checkpoint_every: as in `train_population`.
 
@@ -280,11 +269,7 @@ def run_search(search: Search, writer: SweepWriter, checkpoint_every: int | None
 
 
 def train_command(result: SweepResult) -> str:
-    """Returns the command that trains one policy with the best settings.
-
-    Args:
-        result: the result of the search.
-    """
+    """Returns the command that trains one policy with the best settings."""
     base, best = result.confirmed.args.base, result.best
     shared = {"num_envs": base.num_envs, "num_steps": base.num_steps, "total_steps": base.total_steps}
     own = {name: f"{value:.6g}" for name, value in best.items() if not name.startswith(PARAMS_PREFIX)}

@@ -225,7 +225,6 @@ def prepare(
 
     Args:
         start: the number of processes, with a GPU each, and of restarts.
-        device: the device of the settings.
         checkpoint_every, episodes, watch, watch_rows, tracking: the options of the commands.
 
     Raises:
@@ -275,7 +274,6 @@ def torchrun_command(arguments: Sequence[str], processes: int, max_restarts: int
 
     Args:
         arguments: the words after `gpuvec`.
-        processes: their number.
         max_restarts: how often torchrun starts all processes again after one has failed.
     """
     options = ["--standalone", f"--nproc-per-node={processes}", f"--max-restarts={max_restarts}"]
@@ -290,9 +288,6 @@ def chosen_policies(
     """Returns {role: settings}, with values for the device of this process, and prints what `--num-envs auto` measured.
 
     Args:
-        settings: those of the command line.
-        algorithm: the name of the algorithm.
-        sharding: how the environments are divided.
         checkpoint: that of a run which continues, whose sizes are those that were measured; None for a new one.
     """
     from gpuvec.learners.environments import policy_roles, resolve_args
@@ -330,10 +325,8 @@ def continue_run(
     """Continues a run from its newest checkpoint, and returns the exit status.
 
     Args:
-        run: the path of its folder.
         settings_of_run: returns {role: settings} for a checkpoint, after checks of it.
         deterministic_shards: whether the parts of several processes are added in a fixed order.
-        options: what else the command does.
         token: as in `RunRecorder`.
         trust: whether the modules that the checkpoint names may be imported, which runs their code.
 

@@ -84,8 +84,6 @@ def chosen_settings(settings: TrainingArgs, args_class: type[TrainingArgs], defa
     """Returns the settings of a command line as those of an algorithm.
 
     Args:
-        settings: those of the command line.
-        args_class: the class of the settings of the algorithm.
         defaults: the tuned settings.
 
     Raises:
@@ -100,19 +98,12 @@ def chosen_settings(settings: TrainingArgs, args_class: type[TrainingArgs], defa
 
 
 def is_autoscaled(settings: Any) -> bool:
-    """Whether the number of environments on the command line is "auto".
-
-    Args:
-        settings: those of the command line.
-    """
+    """Whether the number of environments on the command line is "auto"."""
     return settings.num_envs == AUTO  # type: ignore[no-any-return]  # the class with hints has other types
 
 
 def base_settings(settings: TrainingArgs) -> PPOArgs:
     """Returns the settings of a command line as those that all agents of a population share.
-
-    Args:
-        settings: those of the command line.
 
     Raises:
         ValueError: a value out of its range, or a number of environments that is to be measured.
@@ -126,9 +117,6 @@ def base_settings(settings: TrainingArgs) -> PPOArgs:
 
 def default_hints(defaults: TrainingArgs) -> dict[str, str]:
     """Describes the values of settings whose default does not show them: on a CPU and on a GPU, if the device is "auto".
-
-    Args:
-        defaults: the default settings.
 
     Returns:
         {setting: text}.

@@ -44,7 +44,6 @@ class CommandRecorder:
 
     Args:
         recorder: writes the run folder.
-        progress: the display, which is updated.
         live: how often live replays are saved; None for never.
     """
 
@@ -84,9 +83,6 @@ class CommandRecorder:
 
     def save_last(self, checkpoint: Mapping[str, Any]) -> RunWriter:
         """Writes the final checkpoint, and begins to record the final policies if there are live replays.
-
-        Args:
-            checkpoint: that of the result.
 
         Returns:
             The run folder.
@@ -130,8 +126,6 @@ def run_training(
         policies: {role: settings, resolved}.
         open_run: creates or opens the run folder.
         checkpoint: the checkpoint from which the run continues; None for a new run.
-        options: what else the command does.
-        sharding: how the environments are divided.
         token: as in `RunRecorder`.
 
     Returns:
@@ -207,9 +201,7 @@ def explain_fault(
     """Saves the last states of the row that broke in the run folder, and returns what a user can look at after a fault.
 
     Args:
-        recorder: writes the run folder.
         fault: what ended the training.
-        policies: {role: settings}.
         checkpoint: the checkpoint from which the run continued; None for a new run.
     """
     from gpuvec.learners.fault_recording import num_iterations_before, record_fault

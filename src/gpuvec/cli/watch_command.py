@@ -17,6 +17,7 @@ from gpuvec.cli.env_lookup import complete_policy_name, find_policy
 from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
+from gpuvec.cli.wrong_options import require_positive, require_speed
 from gpuvec.learners.runs.records import FAILURE
 from gpuvec.policies import model_card, policy_names, policy_path, read_record
 from gpuvec.registration import load_env
@@ -127,8 +128,7 @@ def record(
         force: replace the file if it exists.
     """
     require_positive(rows=rows, steps=steps)
-    if fps is not None and not 0.0 < fps <= 1000.0:
-        raise ValueError(f"fps must be above 0 and at most 1000, got {fps}.")
+    require_speed(fps)
     if to.suffix not in (".mp4", ".gif"):
         raise ValueError(f"a video is .mp4 or .gif, got {to.name!r}: give the file one of these endings.")
     require_writable(to, force)
@@ -153,7 +153,6 @@ def serve_page(server: Any, heading: str, is_wanted: bool) -> None:
     """Prints the address of a page, opens it in the user's browser, and serves it until Ctrl-C.
 
     Args:
-        server: the server, which is open.
         heading: the first word of the line that is printed.
         is_wanted: whether a browser is to open the page.
     """
@@ -165,19 +164,10 @@ def serve_page(server: Any, heading: str, is_wanted: bool) -> None:
         print_lines("stopped")
 
 
-def require_positive(**numbers: int | None) -> None:
-    """Raises ValueError unless all numbers that are not None are at least 1."""
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}.")
-
-
 def write_and_open(path: Path, scenes: Sequence[Scene], is_wanted: bool, **options: Any) -> None:
     """Writes a replay, and opens it in the user's browser.
 
     Args:
-        path: the file to write.
-        scenes: what it shows.
         is_wanted: whether a browser is to open it.
         options: of `replay.write`.
     """
@@ -192,9 +182,6 @@ def find_replay(policies: Sequence[str]) -> Path | None:
     """Returns the path of the saved replay that the command line names; None if it names policies.
 
     A run that ended with a number that is not finite has a replay of it, which is shown instead of its checkpoint.
-
-    Args:
-        policies: what the command line names.
 
     Raises:
         ValueError: a replay beside other names.
@@ -222,10 +209,8 @@ def write_replay_again(path: Path, to: Path | None, is_wanted: bool, force: bool
     Anybody may have written the file, so it is only read: the new page has its header and its tracks, and our own player.
 
     Args:
-        path: of the saved replay.
         to: the file to write; None for one in the working folder.
         is_wanted: whether a browser is to open it.
-        force: whether an existing file is replaced.
 
     Raises:
         ReplayError, CheckpointError: the file is not a complete replay, or is a link.
@@ -280,11 +265,7 @@ def demo(
 
 
 def describe(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns what a demo says beside its scenes, (title, text) of each paragraph.
-
-    Args:
-        record: of the model card.
-    """
+    """Returns what a demo says beside its scenes, (title, text) of each paragraph."""
     env = load_env(gym.spec(record["env"]).kwargs["env"])
     summary = (importlib.import_module(env.spaces.__module__).__doc__ or "").partition("\n")[0].partition(": ")[2]
     # Sides play against each other where roles have returns of their own, or returns are those against an opponent.
@@ -301,7 +282,6 @@ def describe_returns(record: Mapping[str, Any], threshold: float | None) -> str:
     """Returns the returns of a policy in words, with those of random play and of trainings with other seeds.
 
     Args:
-        record: of the model card.
         threshold: the return at which the environment counts as solved; None if there is none.
     """
     index, sentences = record["seeds"].index(record["seed"]), []
@@ -323,7 +303,6 @@ def describe_episodes(record: Mapping[str, Any], defaults: Any) -> str:
 
     Args:
         record: of the model card, whose `demo` has the options of `record_policy`.
-        defaults: the parameters of the environment.
     """
     options = record["demo"]
     rows = options.get("rows", ROWS)
@@ -338,11 +317,7 @@ def describe_episodes(record: Mapping[str, Any], defaults: Any) -> str:
 
 
 def load_demo_policy(name: str) -> Any:
-    """Returns a policy that comes with gpuvec; PyTorch is loaded only if its network needs it.
-
-    Args:
-        name: of the policy.
-    """
+    """Returns a policy that comes with gpuvec; PyTorch is loaded only if its network needs it."""
     with waiting("loading the policy"):
         from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy, needs_torch
         from gpuvec.learners.policy_files.policy_file import read_policy_file
@@ -354,35 +329,21 @@ def load_demo_policy(name: str) -> Any:
 
 
 def is_replay(path: Path) -> bool:
-    """Returns whether a file exists and is a replay, of any version.
-
-    Args:
-        path: of the file.
-    """
+    """Returns whether a file exists and is a replay, of any version."""
     from gpuvec.replay.document import HEADER, MAX_PAGE_BYTES
 
     return path.is_file() and path.stat().st_size <= MAX_PAGE_BYTES and HEADER in path.read_bytes()
 
 
 def open_page(path: Path, is_wanted: bool) -> None:
-    """Opens a page in the user's browser, or says how to open it.
-
-    Args:
-        path: of the page.
-        is_wanted: whether a browser is to open it.
-    """
+    """Opens a page in the user's browser, or says how to open it."""
     uri = path.resolve().as_uri()
     if not open_address(uri, is_wanted):
         print_lines(f"open       {uri}")
 
 
 def open_address(uri: str, is_wanted: bool) -> bool:
-    """Opens an address in the user's browser, and returns whether it did.
-
-    Args:
-        uri: the address.
-        is_wanted: whether a browser is to open it.
-    """
+    """Opens an address in the user's browser, and returns whether it did."""
     # Without a screen, `webbrowser` could start a browser for text in this terminal.
     has_screen = sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     return is_wanted and has_screen and webbrowser.open(uri)

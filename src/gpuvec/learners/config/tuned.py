@@ -166,7 +166,7 @@ def tuned_for_population(env: str = "gpuvec/CartPole-v1", device: str = "auto", 
         assert isinstance(args, PPOArgs), "the default algorithm is PPO"
         return args
     # JSON has lists in place of tuples.
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in entry["settings"].items()}
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry["settings"].items()}
     params = {**settings.get("params", {}), **overrides.pop("params", {})}
     return PPOArgs(env=env, device=device, **{**settings, **overrides, "params": params})
 
