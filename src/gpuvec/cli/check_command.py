@@ -17,7 +17,6 @@ from gpuvec.registration import find_env_spec
 from gpuvec.spec import SingleAgentEnv
 
 if TYPE_CHECKING:
-    from gpuvec.testing.environment_check import Check
     from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport
 
 DEFAULT_EPISODE_STEPS = 1000  # the step limit in the comparison for an environment that has none
@@ -83,8 +82,12 @@ def check(
         return 2
     try:
         print_lines(f"rules        compiling and running {spec.id} ...")
-        progress = _print_check
-        check_env(spec.id, seed=seed, time_limit=time_limit, replay_seconds=replay_seconds, progress=progress, **own_params)
+        check_env(
+            spec.id, seed=seed, time_limit=time_limit, replay_seconds=replay_seconds, **own_params,
+            progress=lambda each: print_lines(
+                *f"{each.name:<12} {'ok   ' if each.ran else 'not run:'} {each.detail}".splitlines()
+            ),
+        )  # fmt: skip
     except AuthoringError as error:
         print_lines(*f"rules        FAIL  {error}".splitlines())
         return 1
@@ -109,10 +112,6 @@ def check(
     if any(report.difference for report in reports):
         return 1
     return 2 if any(report.unfinished for report in reports) else 0
-
-
-def _print_check(check: Check) -> None:
-    print_lines(*f"{check.name:<12} {'ok   ' if check.ran else 'not run:'} {check.detail}".splitlines())
 
 
 def _describe_report(job: ComparisonJob, report: ComparisonReport) -> str:

@@ -43,7 +43,21 @@ def complete_env_id(text: str, command: str) -> str:
         search_working_folder()
         import_named_module(text, "environment")
     elif colon or text.endswith(".py") or Path(text).exists():
-        raise ValueError(_name_of_file(text, command))
+        path = Path(text.partition(":")[0])
+        if path.suffix != ".py":
+            raise ValueError(
+                f"{text} names no environment: give an id, such as CartPole-v1, or module:id of a module of yours."
+            )
+        if not path.is_file():
+            example = f"{path.stem}:my/Name-v0"
+            raise ValueError(f"there is no file {path}: name an environment by its module and its id, such as {example}.")
+        registered = re.findall(r"register\(\s*(?:id\s*=\s*)?[\"']([^\"']+)[\"']", path.read_text(errors="replace"))
+        place, here = path.resolve(), Path.cwd().resolve()
+        is_here = place.is_relative_to(here)
+        own_module = ".".join((place.relative_to(here) if is_here else Path(place.name)).with_suffix("").parts)
+        examples = (f"`gpuvec {command} {own_module}:{each}`" for each in registered or ["<the id that it registers>"])
+        where = "" if is_here else f" in the folder {place.parent}"
+        raise ValueError(f"{text} is a file: name an environment by its module and its id, {' or '.join(examples)}{where}.")
     ids = env_ids()
     if id in ids:
         return text
@@ -59,22 +73,6 @@ def complete_env_id(text: str, command: str) -> str:
         else "`gpuvec envs` lists those that there are, and module:id names yours."
     )
     raise ValueError(f"{problem}: {remedy}")
-
-
-def _name_of_file(text: str, command: str) -> str:
-    """The message for a file or a folder in place of an environment: how to name what is in it."""
-    path = Path(text.partition(":")[0])
-    if path.suffix != ".py":
-        return f"{text} names no environment: give an id, such as CartPole-v1, or module:id of a module of yours."
-    if not path.is_file():
-        return f"there is no file {path}: name an environment by its module and its id, such as {path.stem}:my/Name-v0."
-    ids = re.findall(r"register\(\s*(?:id\s*=\s*)?[\"']([^\"']+)[\"']", path.read_text(errors="replace"))
-    place, here = path.resolve(), Path.cwd().resolve()
-    is_here = place.is_relative_to(here)
-    module = ".".join((place.relative_to(here) if is_here else Path(place.name)).with_suffix("").parts)
-    names = " or ".join(f"`gpuvec {command} {module}:{id}`" for id in ids or ["<the id that it registers>"])
-    where = "" if is_here else f" in the folder {place.parent}"
-    return f"{text} is a file: name an environment by its module and its id, {names}{where}."
 
 
 def complete_policy_name(text: str) -> str:

@@ -81,8 +81,7 @@ def watch(
             with LiveServer(folder, port) as server:
                 serve_page(server, "live", open)
         return 0
-    if (saved := find_replay(policies)) is not None:
-        write_replay_again(saved, to, open, force)
+    if show_saved_replay(policies, to, open, force):
         return 0
     path = to or Path("replay.html")
     require_positive(rows=rows, steps=steps)
@@ -178,14 +177,25 @@ def write_and_open(path: Path, scenes: Sequence[Scene], is_wanted: bool, **optio
     open_page(path, is_wanted)
 
 
-def find_replay(policies: Sequence[str]) -> Path | None:
-    """Returns the path of the saved replay that the command line names; None if it names policies.
+def show_saved_replay(policies: Sequence[str], to: Path | None, is_wanted: bool, force: bool) -> bool:
+    """Writes the page of a saved replay that the command line names again, and opens it; returns whether it names one.
 
-    A run that ended with a number that is not finite has a replay of it, which is shown instead of its checkpoint.
+    A run that ended with a number that is not finite has a replay of it, which is shown instead of its checkpoint. Anybody may
+    have written the file, so it is only read: the new page has its header and its tracks, and our own player.
+
+    Args:
+        policies: what the command line names.
+        to: the file to write; None for one in the working folder.
+        is_wanted: whether a browser is to open it.
+        force: whether an existing file is replaced.
 
     Raises:
         ValueError: a replay beside other names.
+        ReplayError, CheckpointError: the file is not a complete replay, or is a link.
+        OSError: a file cannot be read or written.
     """
+    from gpuvec.replay.document import read_replay, write_replay
+
     for name in policies:
         path = Path(name)
         if path.is_dir() and os.path.lexists(path / FAILURE):
@@ -199,35 +209,18 @@ def find_replay(policies: Sequence[str]) -> Path | None:
                 f"a saved replay is shown alone, and {path} is one: name it alone, or name a checkpoint of "
                 "the run to record its policy."
             )
-        return path
-    return None
-
-
-def write_replay_again(path: Path, to: Path | None, is_wanted: bool, force: bool) -> None:
-    """Writes the page of a saved replay again, and opens the new page.
-
-    Anybody may have written the file, so it is only read: the new page has its header and its tracks, and our own player.
-
-    Args:
-        to: the file to write; None for one in the working folder.
-        is_wanted: whether a browser is to open it.
-
-    Raises:
-        ReplayError, CheckpointError: the file is not a complete replay, or is a link.
-        OSError: a file cannot be read or written.
-    """
-    from gpuvec.replay.document import read_replay, write_replay
-
-    page = to or Path(f"replay-of-{path.name}")
-    replay = read_replay(path)
-    require_writable(page, force or (to is None and is_replay(page)))
-    write_replay(page, replay)
-    if path.name == FAILURE:
-        print_lines(
-            f"failure    {path.parent} ended with a number that is not finite; name a checkpoint in it to watch its policy"
-        )
-    print_lines(f"wrote      {page}: {path} with the player of this gpuvec")
-    open_page(page, is_wanted)
+        page = to or Path(f"replay-of-{path.name}")
+        replay = read_replay(path)
+        require_writable(page, force or (to is None and is_replay(page)))
+        write_replay(page, replay)
+        if path.name == FAILURE:
+            print_lines(
+                f"failure    {path.parent} ended with a number that is not finite; name a checkpoint in it to watch its policy"
+            )
+        print_lines(f"wrote      {page}: {path} with the player of this gpuvec")
+        open_page(page, is_wanted)
+        return True
+    return False
 
 
 def demo(

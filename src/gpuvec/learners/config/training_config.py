@@ -79,8 +79,8 @@ class TrainingArgs:
         # A subclass of a user may have fields of its own, of any types.
         hints = setting_types(next(cls for cls in type(self).__mro__ if cls.__module__.startswith(f"{PACKAGE}.")))
         for name in self.count_settings:
-            optional = matches_type(None, hints[name])
-            is_valid = self._is_count(name) or (optional and getattr(self, name) is None)
+            value, optional = getattr(self, name), matches_type(None, hints[name])
+            is_valid = (optional and value is None) or (matches_type(value, int) and 1 <= value <= MAX_COUNT)
             require(name, "an integer of at least 1" + (" or None" if optional else ""), is_valid)
         require("threads", f"at most {MAX_THREADS}", self.threads <= MAX_THREADS)
         for name, hint in hints.items():
@@ -97,10 +97,6 @@ class TrainingArgs:
     def _require(self, name: str, allowed: str, is_valid: bool) -> None:
         if not is_valid:
             raise ValueError(f"{name} must be {allowed}, got {reprlib.repr(getattr(self, name))}.")
-
-    def _is_count(self, name: str) -> bool:
-        value = getattr(self, name)
-        return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_COUNT
 
     def resolved(self: A, device: str) -> A:
         """Returns the settings for `device`, "cpu" or "cuda:<index>", with values in place of None and "auto"."""
