@@ -24,8 +24,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from gpuvec.cli.compare_command import estimate_text
 from gpuvec.learners.algorithms import args_from_json
-from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.config.tuned_populations import FILE
+from gpuvec.learners.config.training_config import PPOArgs
+from gpuvec.learners.config.tuned import FILE
 from gpuvec.learners.population.search.search_space import PARAMS_PREFIX
 from gpuvec.learners.runs.comparison import Estimate
 

@@ -267,9 +267,10 @@ def format_table(findings: list[Finding]) -> str:
 
 
 def main() -> int:
-    """Prints the report. The exit status is 0 if environments run at least on the CPU."""
+    """Report what works on this machine, what does not and why, and what to do about it."""
     findings = collect_findings()
     print(format_table(findings))
+    # The exit status is 0 if environments run at least on the CPU.
     return 0 if any(finding[:3] == ("device", "cpu", True) for finding in findings) else 1
 
 

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
-from gpuvec.cli import bench_command as bench
-from gpuvec.cli import main, progress
+from gpuvec.cli import main
 from gpuvec.cli.eval_command import confidence_interval
-from gpuvec.cli.progress import Progress, Waiting, waiting
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
 from gpuvec.learners.on_policy import ROLLOUT_METRICS
-from gpuvec.learners.ppo import PPO, PPOArgs, train
+from gpuvec.learners.ppo import PPO
 from gpuvec.learners.runs.checkpoint import FORMAT, load
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.run_writer import RunWriter
@@ -207,47 +199,6 @@ class TestRunFolder:
         assert not [file.name for file in run.path.iterdir() if "part" in file.name]
 
 
-class TestEnvs:
-    def test_lists_every_environment(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["envs"]) == 0
-        rows = capsys.readouterr().out.splitlines()
-        assert rows[0].split()[:3] == ["environment", "observation", "action"]
-        listed_envs = {row.split()[0]: row for row in rows[1:] if row}
-        bundled = {id.removeprefix("gpuvec/") for id in gym.registry if id.startswith("gpuvec/")}
-        assert len(bundled) >= 5
-        assert bundled <= listed_envs.keys()
-        assert listed_envs["CartPole-v1"].split()[1:] == ["Box(4)", "Discrete(2)", "500", "475"]
-
-    def test_the_installed_command_finds_a_module_in_the_working_folder(self, tmp_path: Path) -> None:
-        """The folder of the command is first on the path, as for any script; files in the working folder replace no package."""
-        text = "import gpuvec\ngpuvec.register('mine/Pole-v0', 'gpuvec_envs.cartpole:ENV', gravity=3.7)\n"
-        (tmp_path / "an_environment_here.py").write_text(text)
-        (tmp_path / "json.py").write_text("raise SystemExit('a file of the working folder took the place of a module')")
-        (tmp_path / "tyro.py").write_text("raise SystemExit('a file of the working folder took the place of a package')")
-        (tmp_path / "bin").mkdir()
-        script = tmp_path / "bin" / "gpuvec"
-        script.write_text("import sys\nfrom gpuvec.cli import main\nsys.exit(main())\n")
-        for options, status in (([], 0), (["-P"], 1)):
-            command = [sys.executable, *options, str(script), "envs", "an_environment_here"]
-            process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-            assert process.returncode == status, process.stderr
-        assert "there is no environment 'an_environment_here'" in process.stderr
-
-    def test_lists_environments_of_an_additional_module(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (tmp_path / "an_environment_of_mine.py").write_text(
-            "import gpuvec\ngpuvec.register('mine/Pole-v0', 'gpuvec_envs.cartpole:ENV', gravity=3.7)\n"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
-        try:
-            assert main(["envs", "an_environment_of_mine"]) == 0
-        finally:
-            gym.registry.pop("mine/Pole-v0", None)
-        (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("mine/Pole-v0"))
-        assert row.split()[1:] == ["Box(4)", "Discrete(2)", "500", "475"]
-
-
 class TestRuns:
     def test_lists_runs_with_their_results(self, training_run: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
         folder, printed = training_run
@@ -289,58 +240,6 @@ class TestRuns:
         assert "there is no folder" in capsys.readouterr().err
 
 
-class TestBench:
-    def test_lists_every_benchmark(self, capfd: pytest.CaptureFixture[str]) -> None:
-        assert main(["bench", "--list"]) == 0
-        benchmark_names = {line.split()[0] for line in capfd.readouterr().out.splitlines()}
-        cases = {file.stem for file in (Path(__file__).resolve().parents[2] / "benchmarks" / "cases").glob("*.py")}
-        assert cases
-        assert cases <= benchmark_names
-
-    def test_an_unknown_benchmark_is_explained(self, capfd: pytest.CaptureFixture[str]) -> None:
-        assert main(["bench", "env_stop"]) == 2
-        error = capfd.readouterr().err
-        assert error.startswith("gpuvec bench: there is no benchmark called env_stop; there are env_step, ")
-        assert error.count("\n") == 1, "the parser of the script has printed its usage"
-
-    @pytest.mark.parametrize("send", [os.killpg, os.kill])  # a terminal sends a signal to all processes of a command
-    def test_ctrl_c_ends_a_benchmark_and_says_how_many_have_run(self, tmp_path: Path, send: Callable[[int, int], None]) -> None:
-        tools, cases = tmp_path / "benchmarks" / "tools", tmp_path / "benchmarks" / "cases"
-        for folder in (tools, cases):
-            folder.mkdir(parents=True)
-        shutil.copy(Path(__file__).parents[2] / "benchmarks" / "tools" / "suite.py", tools)
-        (cases / "env_step.py").touch()
-        lock = f"lock = open({str(tmp_path / 'lock')!r}, 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\nprint('started', flush=True)\n"
-        (cases / "tag_step.py").write_text(f"import fcntl, time\n{lock}time.sleep(60)\n")
-        (cases / "tag_small.py").touch()
-        code = (
-            f"import sys\nfrom gpuvec.cli import bench_command, main\nbench_command.__file__ = {str(tmp_path / 'a/b/c/d')!r}\n"
-            "sys.exit(main(['bench', 'env_step', 'tag_step', 'tag_small']))\n"
-        )
-        command = [sys.executable, "-c", code]
-        with subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        ) as process:
-            assert process.stdout is not None
-            while process.stdout.readline() != "started\n":
-                pass
-            send(process.pid, signal.SIGINT)
-            printed = process.stdout.read()
-        assert process.returncode == 130
-        assert "Traceback" not in printed
-        assert "stopped in tag_step: 1 of 3 benchmarks have run" in printed
-        with (tmp_path / "lock").open("w") as lock_file:
-            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the benchmark has ended
-
-    def test_without_a_checkout_the_error_says_where_benchmarks_are(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(bench, "__file__", str(tmp_path / "lib/site-packages/gpuvec/cli/bench_command.py"))
-        monkeypatch.chdir(tmp_path)
-        assert main(["bench"]) == 1
-        assert "Run `gpuvec bench` in a checkout of gpuvec" in capsys.readouterr().err
-
-
 def test_help_does_not_import_large_packages() -> None:
     code = (
         "import sys\nfrom gpuvec.cli import main\n"
@@ -375,30 +274,6 @@ def test_help_shows_effective_defaults(
         assert value in printed
 
 
-class TestWaiting:
-    def test_a_long_operation_is_named_on_standard_error(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(progress, "SECONDS_UNTIL_SHOWN", 0.0)
-        wait = Waiting("compiling")
-        wait._timer.join()
-        wait.stop()
-        assert capsys.readouterr().err == "compiling ...\n"
-
-    def test_a_short_operation_is_not_named(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(progress, "SECONDS_UNTIL_SHOWN", 1000.0)
-        with waiting("compiling"):
-            pass
-        assert capsys.readouterr().err == ""
-
-    def test_training_reports_its_phases(self) -> None:
-        phases: list[str] = []
-        settings: dict[str, Any] = {"device": "cpu", "num_envs": 4, "num_steps": 8, "total_steps": 32, "hidden": (8,)}
-        train(PPOArgs(**settings), on_phase=phases.append)
-        # The reset is compiled first, and the step with the first iteration. No line is printed twice.
-        assert phases == ["compiling gpuvec/CartPole-v1", "", "compiling the first iteration of gpuvec/CartPole-v1", ""]
-
-
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         main(["--help"])
@@ -410,13 +285,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_progress_keeps_the_last_value_of_a_missing_metric(capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = {"iteration": 1.0, "steps": 10.0, "seconds": 1.0, "steps_per_second": 10.0, "return": 42.0}
-    with Progress("title", 2) as progress:
-        progress.update(metrics)
-        progress.update({**metrics, "iteration": 2.0, "return": float("nan")})
-    title, first, last = capsys.readouterr().out.splitlines()
-    assert title == "title"
-    assert "1/2" in first
-    assert "2/2" in last
-    assert "return 42" in last
+def test_a_wrong_variable_of_torchrun_is_explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in (("RANK", "one"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    assert main(["--version"]) == 1
+    assert capsys.readouterr().err == "gpuvec: the environment variable RANK must be a number, got 'one'.\n"

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from tests.support.process_trainings import finish, run_command, run_command_with_quick_heartbeats, start_processes
 
 from gpuvec.cli import main
-from gpuvec.cli.processes import torchrun_command
+from gpuvec.cli.train_command import torchrun_command
 from gpuvec.errors import LostProcessError, ProcessesError, RunWriteError
 from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.runs.checkpoint import list_checkpoints, load

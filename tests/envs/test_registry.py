@@ -93,7 +93,7 @@ class TestRegisteredAlgorithm:
     PLUGIN = """
 from dataclasses import dataclass
 from gpuvec.learners.algorithms import register_algorithm
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 
 @dataclass(frozen=True)
 class SecondArgs(PPOArgs):

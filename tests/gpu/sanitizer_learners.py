@@ -178,7 +178,7 @@ def compute_losses(rows: int, rng: np.random.Generator) -> list[Any]:
     from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
     from gpuvec.learners.buffers.rollout_buffer import Samples
-    from gpuvec.learners.config.ppo_config import PPOArgs
+    from gpuvec.learners.config.training_config import PPOArgs
     from gpuvec.learners.fused_ppo.fused_loss import FusedLoss
     from gpuvec.learners.networks.actor_critic import ActorCritic
 
@@ -245,7 +245,7 @@ def train_population_kernel(name: str) -> None:
     """Trains two agents in a bundled environment, or in a case of the tests that emulate the kernel."""
     from tests.support.population_emulation import CASES, Emulation
 
-    from gpuvec.learners.config.ppo_config import PPOArgs
+    from gpuvec.learners.config.training_config import PPOArgs
     from gpuvec.learners.population.population_args import PopulationArgs
     from gpuvec.learners.population.population_training import train_population
 

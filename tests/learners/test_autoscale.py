@@ -17,8 +17,7 @@ from gpuvec.cli import main
 from gpuvec.learners import autoscale as search
 from gpuvec.learners.autoscale import ROLLOUTS_IN_MEMORY, Trial, fastest, process_bytes, run_trial, trials_of_all
 from gpuvec.learners.buffers.memory_check import rollout_bytes
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import DDPGArgs, PPOArgs
 from gpuvec.learners.ddpg import DDPG
 from gpuvec.learners.opponents import Scripted
 from gpuvec.learners.ppo import PPO

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from tests.support.cuda_emulator import emulate
 
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, objective_kernel, reason_not_supported
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.ppo import ppo_loss

@@ -18,7 +18,7 @@ from tests.support.bundled_envs import THREAD_PER_ENV
 torch = pytest.importorskip("torch")
 
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics

@@ -21,7 +21,7 @@ from tests.support.population_emulation import ENV_FUNCTIONS, LIMIT, PERIOD, Cas
 from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
 from gpuvec.learners.buffers.minibatches import SampleOrder
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.fused_ppo.fused_rollout import (

@@ -23,9 +23,7 @@ import gpuvec
 from gpuvec.cli import main
 from gpuvec.errors import CheckpointError, StateError
 from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict, args_from_json, args_to_dict, register_algorithm
-from gpuvec.learners.config.a2c_config import A2CArgs
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import A2CArgs, DDPGArgs, PPOArgs
 from gpuvec.learners.evaluation.evaluate import evaluate
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.training import train

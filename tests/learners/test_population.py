@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.errors import OutOfMemoryError, StateError  # imported after torch, which it needs
 from gpuvec.learners.buffers.minibatches import SampleOrder
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.batched.batched_update import APPROX_KL

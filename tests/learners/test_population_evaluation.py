@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from contextlib import closing
 
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import run_first_episodes
 from gpuvec.learners.evaluation.players import Draws, policy

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import CheckpointError, GpuvecError  # imported after torch, which it needs
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import make_population, train_population
 from gpuvec.learners.population.results.population_folder import PopulationWriter, load_population

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.config.ppo_config import PPOArgs  # imported after torch, which it needs
+from gpuvec.learners.config.training_config import PPOArgs  # imported after torch, which it needs
 from gpuvec.learners.networks.mlp import SeparateMLP, seeded_weights
 from gpuvec.learners.population.state.parameters import ParameterLayout
 from gpuvec.learners.population.state.parameters import initial_parameters as module

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from gymnasium.vector import AutoresetMode
 from tests.support.machine_code import BAR, HGMMA, LDS, count_instructions
 
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.policy import leaves
 from gpuvec.learners.population import population_training
 from gpuvec.learners.population.kernel.population_kernel import SHARED_BYTES_PER_BLOCK, PopulationShape

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.config.ppo_config import PPOArgs  # imported after torch, which it needs
+from gpuvec.learners.config.training_config import PPOArgs  # imported after torch, which it needs
 from gpuvec.learners.population.batched.batched_population import BatchedPopulation
 from gpuvec.learners.population.cpu_population import CPUPopulation
 from gpuvec.learners.population.population_args import PopulationArgs

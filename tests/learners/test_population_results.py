@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import StateError  # imported after torch, which it needs
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.population import population_training

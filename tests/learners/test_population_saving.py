@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main  # imported after torch, which it needs
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.population import population_training
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import Checkpoints, train_population

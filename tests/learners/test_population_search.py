@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from gymnasium.spaces import Box, Discrete
 
 from gpuvec.errors import CheckpointError, StateError  # imported after torch, which it needs
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.metric_names import EVAL_RETURN
 from gpuvec.learners.population.population_args import METRICS, RUNNING, PopulationArgs
 from gpuvec.learners.population.population_training import train_population

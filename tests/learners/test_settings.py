@@ -11,11 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict, args_to_dict
-from gpuvec.learners.config.a2c_config import A2CArgs
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.setting_types import matches_type, setting_types
-from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.training_config import A2CArgs, DDPGArgs, PPOArgs, TrainingArgs
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
 from gpuvec.learners.training import train

@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 SLOW = ("sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes", "tensorboard", "rich")
 TRAIN = """
 import importlib, sys
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import DDPGArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.training import train
 
 common = {"device": "cpu", "num_envs": 4, "num_steps": 4, "hidden": (8,)}

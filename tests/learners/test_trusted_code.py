@@ -1,6 +1,6 @@
 """Signatures: which code a file may import without --trust, and the key of the user with which files are signed.
 
-Attacks on the paths of modules are in tests/cli/test_own_env.py.
+Attacks on the paths of modules are in tests/cli/test_env_lookup.py.
 """
 
 from __future__ import annotations

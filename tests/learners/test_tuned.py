@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
 
 TAG = "gpuvec/TagContinuous-v0"

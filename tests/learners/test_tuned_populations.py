@@ -14,8 +14,8 @@ pytest.importorskip("tyro")
 
 from gpuvec.cli import main
 from gpuvec.cli.train_defaults import tuned_settings
-from gpuvec.learners.config import tuned_populations
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config import tuned as tuned_populations
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.config.tuned import tuned_for_population
 
 ROOT = Path(__file__).resolve().parents[2]

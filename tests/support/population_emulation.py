@@ -16,7 +16,7 @@ from torch import Tensor
 from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.networks.actor_critic import ActorCritic

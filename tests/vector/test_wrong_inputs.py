@@ -26,7 +26,7 @@ from gpuvec import MultiAgentEnv, SingleAgentEnv, parallel_env, register
 from gpuvec.episode import fetch_episode
 from gpuvec.errors import AuthoringError
 from gpuvec.learners.algorithms import ALGORITHMS
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.registration import registered_envs
 from gpuvec.vector.env import VectorEnv

@@ -12,8 +12,9 @@ import inspect
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -22,25 +23,25 @@ from gpuvec.cli.terminal import print_lines
 from gpuvec.errors import GpuvecError, install_command
 
 COMMANDS = {
-    "train": "train_command:train",
-    "resume": "train_command:resume",
-    "sweep": "sweep_command:sweep",
-    "eval": "eval_command:evaluate",
-    "watch": "watch_command:watch",
-    "demo": "watch_command:demo",
-    "play": "play_command:play_env",
-    "record": "record_command:record",
-    "export": "export_command:export",
-    "runs": "runs_command:runs",
-    "plot": "plot_command:plot",
-    "compare": "compare_command:compare",
-    "envs": "envs_command:envs",
-    "check": "check_command:check",
-    "new-env": "new_env_command:new_env",
-    "doctor": "doctor_command:doctor",
-    "bench": "bench_command:bench",
+    "train": "cli.train_command:train",
+    "resume": "cli.train_command:resume",
+    "sweep": "cli.sweep_command:sweep",
+    "eval": "cli.eval_command:evaluate",
+    "watch": "cli.watch_command:watch",
+    "demo": "cli.watch_command:demo",
+    "play": "cli.play_command:play_env",
+    "record": "cli.watch_command:record",
+    "export": "cli.export_command:export",
+    "runs": "cli.runs_command:runs",
+    "plot": "cli.plot_command:plot",
+    "compare": "cli.compare_command:compare",
+    "envs": "cli.envs_command:envs",
+    "check": "cli.check_command:check",
+    "new-env": "cli.new_env_command:new_env",
+    "doctor": "doctor:main",
+    "bench": "cli.bench_command:bench",
 }
-"""{name: "module:function" in this package}."""
+"""{name: "module:function" in gpuvec}."""
 INTERRUPTED = 130  # the exit status that a shell gives a program that SIGINT ended
 
 
@@ -60,10 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"gpuvec: the command line needs tyro, which is not installed: {install_command('train')}"
         print_lines(message, is_error=True)
         return 1
-    from gpuvec.cli.processes import output_of_first_process, reports_errors
+    from gpuvec.learners.shards.torchrun import read_launch
 
+    folders = list(sys.path)  # to which commands add the working folder, see `search_working_folder`
+    is_first = True
     try:
-        with path_restored(), output_of_first_process():
+        with ExitStack() as stack:
+            launch = read_launch()
+            if launch is not None and launch.rank > 0:  # of the processes of a training, the first one prints
+                is_first = False
+                null = stack.enter_context(Path(os.devnull).open("w"))
+                stack.enter_context(redirect_stdout(null))
+                stack.enter_context(redirect_stderr(null))
             return run_command(list(sys.argv[1:] if arguments is None else arguments))
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,17 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_lines("gpuvec: interrupted", is_error=True)
         return INTERRUPTED
     except (GpuvecError, gym.error.Error, OSError, MemoryError, ModuleNotFoundError, ValueError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror and error.filename is not None and not isinstance(error, GpuvecError):
+            message = f"{os.fsdecode(error.filename)} cannot be read or written: {error.strerror.lower()}."
         remedy = f": {install_command('train')}" if getattr(error, "name", None) in ("torch", "rich") else ""
-        if reports_errors(error):
-            print_lines(f"gpuvec: {in_one_line(error)}{remedy}", is_error=True)
+        if is_first or getattr(error, "is_first_alive", False):
+            print_lines(f"gpuvec: {message}{remedy}", is_error=True)
         return getattr(error, "exit_status", 1)
+    finally:
+        sys.path[:] = folders
 
 
 def run_command(arguments: Sequence[str]) -> int:
     """Parses the command line, runs its command, and returns the exit status.
-
-    Args:
-        arguments: the words after `gpuvec`.
 
     Raises:
         UsageError: there is no such command, or it cannot take these words.
@@ -119,22 +130,14 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def load_command(name: str) -> Callable[..., int]:
-    """Imports and returns the function of a command.
-
-    Args:
-        name: one of `COMMANDS`.
-    """
+    """Imports and returns the function of a command."""
     module, _, function = COMMANDS[name].partition(":")
-    command: Callable[..., int] = getattr(importlib.import_module(f"gpuvec.cli.{module}"), function)
+    command: Callable[..., int] = getattr(importlib.import_module(f"gpuvec.{module}"), function)
     return command
 
 
 def parse_command(name: str, words: list[str]) -> Callable[[], int]:
     """Returns a function that runs a command with its options.
-
-    Args:
-        name: one of `COMMANDS`.
-        words: those of the command line after it.
 
     Raises:
         UsageError: the command cannot take these words.
@@ -144,7 +147,7 @@ def parse_command(name: str, words: list[str]) -> Callable[[], int]:
 
     from gpuvec.cli.wrong_options import UsageError, explain, option_names
 
-    command = load_command(name)
+    command, defaults = load_command(name), {}
     if name in ("train", "sweep"):
         from gpuvec.cli.env_lookup import complete_env_id, import_own_module
         from gpuvec.cli.train_defaults import tuned_settings
@@ -162,39 +165,17 @@ def parse_command(name: str, words: list[str]) -> Callable[[], int]:
             options["population"] = "1"
         if ":" in (algorithm := options.get("algorithm", "")):
             import_own_module(algorithm, "algorithm")
-        command = with_defaults(command, settings=tuned_settings(**options))
+        defaults = {"settings": tuned_settings(**options)}
+    parser = deferred(command, **defaults)
     printed = io.StringIO()
     try:
         with redirect_stderr(printed):
-            call: Callable[[], int] = tyro.cli(
-                deferred(command), prog=f"gpuvec {name}", args=words, config=(tyro.conf.OmitArgPrefixes,)
-            )
+            call: Callable[[], int] = tyro.cli(parser, prog=f"gpuvec {name}", args=words, config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit as end:
         if not end.code:  # after --help
             raise
-        raise UsageError(explain(name, option_names(command), words, printed.getvalue())) from None
+        raise UsageError(explain(name, option_names(parser), words, printed.getvalue())) from None
     return call
-
-
-@contextmanager
-def path_restored() -> Iterator[None]:
-    """At the end the module search path has the folders that it had at the start; see `search_working_folder`."""
-    folders = list(sys.path)
-    try:
-        yield
-    finally:
-        sys.path[:] = folders
-
-
-def in_one_line(error: BaseException) -> str:
-    """The message of an error without line breaks, or the name of its type if it has no message.
-
-    Args:
-        error: the error. One of the operating system is put in words, without its number.
-    """
-    if isinstance(error, OSError) and error.strerror and error.filename is not None and not isinstance(error, GpuvecError):
-        return f"{os.fsdecode(error.filename)} cannot be read or written: {error.strerror.lower()}."
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def parse_options(arguments: Sequence[str], *names: str) -> dict[str, Any]:
@@ -216,36 +197,22 @@ def parse_options(arguments: Sequence[str], *names: str) -> dict[str, Any]:
         return {}
 
 
-def with_defaults(function: Callable[..., int], **defaults: Any) -> Callable[..., int]:
-    """Returns a function that does the same and whose signature has other defaults.
+def deferred(function: Callable[..., int], **defaults: Any) -> Callable[..., Callable[[], int]]:
+    """Returns a function of a command's signature that returns a call of the command, so that parsing ends before the call.
 
     Args:
         function: a command.
-        defaults: {name of a parameter: its default}, whose type becomes the annotation of the parameter.
+        defaults: {name of a parameter: its default in place of that of the command}, whose type becomes its annotation.
     """
     signature = inspect.signature(function, eval_str=True)
     parameters = [
         p.replace(default=defaults[name], annotation=type(defaults[name])) if name in defaults else p
         for name, p in signature.parameters.items()
     ]
-    return _with_signature(function, function, signature.replace(parameters=parameters))
-
-
-def deferred(function: Callable[..., int]) -> Callable[..., Callable[[], int]]:
-    """Returns a function of the same signature that returns a call of the function, so that parsing ends before the call.
-
-    Args:
-        function: a command.
-    """
-    return _with_signature(function, functools.partial(functools.partial, function), inspect.signature(function, eval_str=True))
-
-
-def _with_signature(function: Callable[..., Any], call: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
-    """Returns a function that does what `call` does, with the name and the docstring of `function` and a signature."""
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+    def make_call(*args: Any, **kwargs: Any) -> Callable[[], int]:
+        return functools.partial(function, *args, **kwargs)
 
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]  # inspect.signature reads it
-    return wrapper
+    make_call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect reads it
+    return make_call

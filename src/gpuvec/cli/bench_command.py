@@ -27,29 +27,20 @@ def bench(
         json: a file to which figures are appended, one JSON object per line.
         to: the folder to which learning curves are written. By default benchmarks/results.
     """
+    folders = Path(__file__).resolve().parents[3], Path.cwd()  # of the checkout that this file is in, or the working folder
+    checkout = next((folder for folder in folders if (folder / SUITE).is_file()), None)
+    if checkout is None:
+        raise FileNotFoundError(
+            f"the benchmarks are not part of the installed package: neither {folders[0]} nor {folders[1]} has {SUITE}. "
+            "Run `gpuvec bench` in a checkout of gpuvec."
+        )
     options = ["--list"] if list_names else []
     for option, path in (("--json", json), ("--to", to)):
         options += [option, str(path)] if path is not None else []
-    with subprocess.Popen([sys.executable, str(find_checkout() / SUITE), *names, *options]) as process:
+    with subprocess.Popen([sys.executable, str(checkout / SUITE), *names, *options]) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
             # A terminal has sent it to the script, too, which takes the first one: it ends what it has started.
             process.send_signal(signal.SIGINT)
             return process.wait()
-
-
-def find_checkout() -> Path:
-    """The folder of the checkout that contains the benchmarks: that of this file, or the working folder.
-
-    Raises:
-        FileNotFoundError: neither contains the benchmarks.
-    """
-    source_folder, working_folder = Path(__file__).resolve().parents[3], Path.cwd()
-    for folder in (source_folder, working_folder):
-        if (folder / SUITE).is_file():
-            return folder
-    raise FileNotFoundError(
-        f"the benchmarks are not part of the installed package: neither {source_folder} nor {working_folder} has {SUITE}. "
-        "Run `gpuvec bench` in a checkout of gpuvec."
-    )

@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import gymnasium as gym
 import tyro
 
 from gpuvec.cli.env_lookup import complete_env_id
 from gpuvec.cli.terminal import print_lines
+from gpuvec.cli.wrong_options import require_positive
 from gpuvec.errors import AuthoringError, GpuvecError
 from gpuvec.registration import find_env_spec
-from gpuvec.spec import Environment, SingleAgentEnv
+from gpuvec.spec import SingleAgentEnv
 
 if TYPE_CHECKING:
-    from gpuvec.testing.environment_check import Check
     from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport
-    from gpuvec.testing.target_check.targets import CheckTarget
 
 DEFAULT_EPISODE_STEPS = 1000  # the step limit in the comparison for an environment that has none
 COMPARE_SECONDS = 600.0  # of a target; all bundled environments need less than a minute on a machine with a GPU
-Params = dict[str, Any]  # bool, int or float
-
-
-class _Options(NamedTuple):
-    """The options of the command that are numbers, and the parameters; None stands for the default of the target."""
-
-    num_envs: int | None
-    episodes: int | None
-    max_episode_steps: int | None
-    seed: int
-    time_limit: float
-    replay_seconds: float
-    compare_seconds: float
-    params: Params
 
 
 def check(
@@ -75,93 +59,59 @@ def check(
         params: parameters of the environment that differ from its defaults, such as --params gravity 3.7.
     """
     from gpuvec.testing.environment_check import check_env, resolve
+    from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare_in_processes
     from gpuvec.testing.target_check.targets import select_targets
 
-    options = _Options(num_envs, episodes, max_episode_steps, seed, time_limit, replay_seconds, compare_seconds, params or {})
+    own_params: dict[str, Any] = params or {}
     try:
-        _check_options(options)
+        require_positive(num_envs=num_envs, episodes=episodes, max_episode_steps=max_episode_steps)
+        if not time_limit > 0:
+            raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit}.")
+        if not compare_seconds > 0:
+            raise ValueError(f"compare_seconds must be greater than 0, got {compare_seconds}.")
+        if not replay_seconds >= 0:
+            raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {replay_seconds}.")
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}.")
         env = complete_env_id(env, "check")
         spec = find_env_spec(env)
-        declaration = resolve(spec.id, options.params)
+        declaration = resolve(spec.id, own_params)
         selected, unavailable = select_targets([name for name in targets.split(",") if name], declaration)
     except (GpuvecError, gym.error.Error, ImportError, TypeError, ValueError) as error:
         print_lines(*f"gpuvec check: {error}".splitlines(), is_error=True)
         return 2
     try:
         print_lines(f"rules        compiling and running {spec.id} ...")
-        progress = _print_check
-        check_env(spec.id, seed=seed, time_limit=time_limit, replay_seconds=replay_seconds, progress=progress, **options.params)
+        check_env(
+            spec.id, seed=seed, time_limit=time_limit, replay_seconds=replay_seconds, **own_params,
+            progress=lambda each: print_lines(
+                *f"{each.name:<12} {'ok   ' if each.ran else 'not run:'} {each.detail}".splitlines()
+            ),
+        )  # fmt: skip
     except AuthoringError as error:
         print_lines(*f"rules        FAIL  {error}".splitlines())
         return 1
     for name, reason in unavailable.items():
         print_lines(f"{name:<12} skipped: {reason}")
     module, colon, _ = env.rpartition(":")
-    jobs = [_make_job(f"{module}{colon}{spec.id}", spec, declaration, target, options) for target in selected]
-    return _compare_with_cpu(selected, jobs)
-
-
-def _make_job(
-    env_id: str, spec: gym.envs.registration.EnvSpec, env: Environment, target: CheckTarget, options: _Options
-) -> ComparisonJob:
-    from gpuvec.testing.target_check.target_comparison import ComparisonJob
-
-    if isinstance(env, SingleAgentEnv):
-        num_envs = target.num_agents
-    else:
-        num_envs = max(1, target.num_agents_multi // env.agents(env.params))
-    limit = options.max_episode_steps or target.max_episode_steps or spec.max_episode_steps or DEFAULT_EPISODE_STEPS
-    return ComparisonJob(
-        env=env_id,
-        target=target.name,
-        options=target.options,
-        variables=target.variables,
-        num_envs=options.num_envs or num_envs,
-        episodes=options.episodes or target.episodes,
-        max_episode_steps=limit,
-        seed=options.seed,
-        params=options.params,
-        time_limit=options.time_limit * target.slowdown,
-        compare_seconds=options.compare_seconds,
-    )
-
-
-def _compare_with_cpu(targets: Sequence[CheckTarget], jobs: Sequence[ComparisonJob]) -> int:
-    """Runs the comparison of each target with the CPU and prints the results.
-
-    Returns:
-        1 if a target differs, otherwise 2 if the comparison with one did not end in its time, else 0.
-    """
-    from gpuvec.testing.target_check.target_comparison import compare_in_processes
-
     reports = []
-    for target, job in zip(targets, jobs, strict=True):
+    for target in selected:
+        if isinstance(declaration, SingleAgentEnv):
+            default_num_envs = target.num_agents
+        else:
+            default_num_envs = max(1, target.num_agents_multi // declaration.agents(declaration.params))
+        job = ComparisonJob(
+            env=f"{module}{colon}{spec.id}", target=target.name, options=target.options, variables=target.variables,
+            num_envs=num_envs or default_num_envs, episodes=episodes or target.episodes,
+            max_episode_steps=max_episode_steps or target.max_episode_steps or spec.max_episode_steps or DEFAULT_EPISODE_STEPS,
+            seed=seed, params=own_params, time_limit=time_limit * target.slowdown, compare_seconds=compare_seconds,
+        )  # fmt: skip
         print_lines(f"{target.name:<12} running {job.num_envs} environments in {len(job.modes)} autoreset modes ...")
-        reports.append(compare_in_processes(job, os.cpu_count() or 1))
-        print_lines(*f"{target.name:<12} {_describe_report(job, reports[-1])}".splitlines())
+        reports.append(report := compare_in_processes(job, os.cpu_count() or 1))
+        print_lines(*f"{target.name:<12} {_describe_report(job, report)}".splitlines())
     if any(report.difference for report in reports):
         return 1
     return 2 if any(report.unfinished for report in reports) else 0
-
-
-def _check_options(options: _Options) -> None:
-    """Raises ValueError for an option out of its range."""
-    counts: Mapping[str, int | None] = {name: getattr(options, name) for name in ("num_envs", "episodes", "max_episode_steps")}
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}.")
-    if not options.time_limit > 0:
-        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {options.time_limit}.")
-    if not options.compare_seconds > 0:
-        raise ValueError(f"compare_seconds must be greater than 0, got {options.compare_seconds}.")
-    if not options.replay_seconds >= 0:
-        raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {options.replay_seconds}.")
-    if not 0 <= options.seed < 2**64:
-        raise ValueError(f"seed must be from 0 to 2**64 - 1, got {options.seed}.")
-
-
-def _print_check(check: Check) -> None:
-    print_lines(*f"{check.name:<12} {'ok   ' if check.ran else 'not run:'} {check.detail}".splitlines())
 
 
 def _describe_report(job: ComparisonJob, report: ComparisonReport) -> str:

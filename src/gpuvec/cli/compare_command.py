@@ -61,37 +61,21 @@ def compare(
         raise ValueError("there is nothing to compare: none of the runs can be read.")
     print_messages(describe_unequal_sizes(groups))
     comparisons = compare_groups(groups, reward_threshold)
-    heading = ("environment", "algorithm", "seeds", "metric", "final", "evaluated", "env steps", "env steps/s")
-    print_table([(*heading, "steps to threshold", "settings"), *map(table_row, comparisons)])
+    rows = [("environment", "algorithm", "seeds", "metric", "final", "evaluated", "env steps", "env steps/s",
+             "steps to threshold", "settings")]  # fmt: skip
+    for row in comparisons:
+        final, evaluated = estimate_text(row.final), estimate_text(row.evaluated)
+        steps, speed = " to ".join(dict.fromkeys(f"{number:,.0f}" for number in row.steps)), f"{row.steps_per_second:,.0f}"
+        group = row.env, row.algorithm, str(row.num_seeds), row.metric_name
+        rows.append((*group, final, evaluated, steps, speed, threshold_text(row), row.settings))
+    print_table(rows)
     if csv is not None:
         write_file(csv, csv_text(comparisons).encode(), force)
     return 0
 
 
-def table_row(row: Comparison) -> tuple[str, ...]:
-    """Returns the cells of a row.
-
-    Args:
-        row: the numbers of a group.
-    """
-    first, last = (f"{steps:,.0f}" for steps in row.steps)
-    return (
-        *(row.env, row.algorithm, str(row.num_seeds), row.metric_name),
-        estimate_text(row.final),
-        estimate_text(row.evaluated),
-        first if first == last else f"{first} to {last}",
-        f"{row.steps_per_second:,.0f}",
-        threshold_text(row),
-        row.settings,
-    )
-
-
 def estimate_text(estimate: Estimate) -> str:
-    """Returns a number with its interval, such as "480.2 [470.1, 495]"; "-" if there is none.
-
-    Args:
-        estimate: the number.
-    """
+    """Returns a number with its interval, such as "480.2 [470.1, 495]"; "-" if there is none."""
     if math.isnan(estimate.value):
         return "-"
     interval = "" if math.isnan(estimate.low) else f" [{estimate.low:.4g}, {estimate.high:.4g}]"
@@ -99,11 +83,7 @@ def estimate_text(estimate: Estimate) -> str:
 
 
 def threshold_text(row: Comparison) -> str:
-    """Returns the steps until an evaluation reached the reward threshold, with the number of seeds if not all did.
-
-    Args:
-        row: the numbers of a group.
-    """
+    """Returns the steps until an evaluation reached the reward threshold, with the number of seeds if not all did."""
     if math.isnan(row.threshold):
         return "-"
     if not row.seeds_evaluated:
@@ -115,25 +95,19 @@ def threshold_text(row: Comparison) -> str:
 
 
 def csv_text(rows: Sequence[Comparison]) -> str:
-    """Returns the table as CSV with all digits, and empty cells where there is no number.
+    """Returns the table as CSV with all digits, and empty cells where there is no number."""
 
-    Args:
-        rows: the numbers of the groups.
-    """
+    def cell(text: str) -> str:
+        """Text from a file so that no spreadsheet takes it for a formula."""
+        text = printable(text)
+        return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for row in rows:
         numbers = (*row.final, *row.evaluated, *row.steps, row.steps_per_second, row.threshold, row.steps_to_threshold)
         cells = ["" if math.isnan(number) else repr(number) for number in numbers]
-        writer.writerow(
-            [_csv_cell(row.env), _csv_cell(row.algorithm), row.num_seeds, _csv_cell(row.metric_name), *cells,
-             row.seeds_at_threshold, row.seeds_evaluated, _csv_cell(row.settings)]
-        )  # fmt: skip
+        group = cell(row.env), cell(row.algorithm), row.num_seeds, cell(row.metric_name)
+        writer.writerow([*group, *cells, row.seeds_at_threshold, row.seeds_evaluated, cell(row.settings)])
     return file.getvalue()
-
-
-def _csv_cell(text: str) -> str:
-    """Returns text from a file so that no spreadsheet takes it for a formula."""
-    text = printable(text)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

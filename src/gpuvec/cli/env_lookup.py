@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 
+from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.wrong_options import closest
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.runs.trusted_code import import_named_module, search_working_folder, signing_problem
 from gpuvec.policies import policy_names, policy_path
 from gpuvec.registration import VECTOR_ENTRY_POINT, find_env_spec
+
+if TYPE_CHECKING:
+    from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
 NAMESPACE = "gpuvec/"  # of the bundled environments
 VERSION = re.compile(r"-?v\d+$")
@@ -38,7 +43,21 @@ def complete_env_id(text: str, command: str) -> str:
         search_working_folder()
         import_named_module(text, "environment")
     elif colon or text.endswith(".py") or Path(text).exists():
-        raise ValueError(_name_of_file(text, command))
+        path = Path(text.partition(":")[0])
+        if path.suffix != ".py":
+            raise ValueError(
+                f"{text} names no environment: give an id, such as CartPole-v1, or module:id of a module of yours."
+            )
+        if not path.is_file():
+            example = f"{path.stem}:my/Name-v0"
+            raise ValueError(f"there is no file {path}: name an environment by its module and its id, such as {example}.")
+        registered = re.findall(r"register\(\s*(?:id\s*=\s*)?[\"']([^\"']+)[\"']", path.read_text(errors="replace"))
+        place, here = path.resolve(), Path.cwd().resolve()
+        is_here = place.is_relative_to(here)
+        own_module = ".".join((place.relative_to(here) if is_here else Path(place.name)).with_suffix("").parts)
+        examples = (f"`gpuvec {command} {own_module}:{each}`" for each in registered or ["<the id that it registers>"])
+        where = "" if is_here else f" in the folder {place.parent}"
+        raise ValueError(f"{text} is a file: name an environment by its module and its id, {' or '.join(examples)}{where}.")
     ids = env_ids()
     if id in ids:
         return text
@@ -54,22 +73,6 @@ def complete_env_id(text: str, command: str) -> str:
         else "`gpuvec envs` lists those that there are, and module:id names yours."
     )
     raise ValueError(f"{problem}: {remedy}")
-
-
-def _name_of_file(text: str, command: str) -> str:
-    """The message for a file or a folder in place of an environment: how to name what is in it."""
-    path = Path(text.partition(":")[0])
-    if path.suffix != ".py":
-        return f"{text} names no environment: give an id, such as CartPole-v1, or module:id of a module of yours."
-    if not path.is_file():
-        return f"there is no file {path}: name an environment by its module and its id, such as {path.stem}:my/Name-v0."
-    ids = re.findall(r"register\(\s*(?:id\s*=\s*)?[\"']([^\"']+)[\"']", path.read_text(errors="replace"))
-    place, here = path.resolve(), Path.cwd().resolve()
-    is_here = place.is_relative_to(here)
-    module = ".".join((place.relative_to(here) if is_here else Path(place.name)).with_suffix("").parts)
-    names = " or ".join(f"`gpuvec {command} {module}:{id}`" for id in ids or ["<the id that it registers>"])
-    where = "" if is_here else f" in the folder {place.parent}"
-    return f"{text} is a file: name an environment by its module and its id, {names}{where}."
 
 
 def complete_policy_name(text: str) -> str:
@@ -97,13 +100,31 @@ def complete_policy_name(text: str) -> str:
     return str(policy_path(text))  # which raises
 
 
+def find_policy(name_or_path: str, device: str = "cpu", trust: bool = False) -> TrainedPolicy:
+    """Returns trained policies.
+
+    Args:
+        name_or_path: a run folder, a checkpoint, a policy file, or the name of a policy that comes with gpuvec.
+        trust: whether the module that it names for its environment may be imported, which runs the module's code.
+
+    Raises:
+        FileNotFoundError: there is no such policy.
+        StateError: a policy of the run was not trained, or the policies do not fit the environment.
+        CheckpointError: the file cannot be used, or the module is not imported yet and not trusted.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.policy_files.trained_policy import TrainedPolicy, load_contents
+        from gpuvec.learners.runs.checkpoint import require_trained_policies
+
+    contents, path = load_contents(name_or_path, trust)
+    require_trained_policies(contents, path)
+    return TrainedPolicy(contents, device)
+
+
 def find_own_env(env_id: str) -> gym.envs.registration.EnvSpec:
     """The spec of the environment that the user's command line names.
 
     Its module is imported. If what the user trains with it will need --trust all the same, this is printed.
-
-    Args:
-        env_id: the id of the environment, "module:id" or "id".
 
     Raises:
         ValueError, gymnasium.error.Error, ModuleNotFoundError: as `find_env_spec`.

@@ -54,11 +54,7 @@ def envs(names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
 
 
 def list_envs(width: int) -> list[str]:
-    """Returns the lines of the table of all environments.
-
-    Args:
-        width: of the terminal, in columns.
-    """
+    """Returns the lines of the table of all environments."""
     rows = [("environment", "observation", "action", "steps", "solved")]
     for id in env_ids():
         spec = gym.registry[id]
@@ -76,11 +72,7 @@ def list_envs(width: int) -> list[str]:
 
 
 def declaration(spec: gym.envs.registration.EnvSpec) -> tuple[Any, Any]:
-    """Returns an environment and its parameters, with those of its registration.
-
-    Args:
-        spec: of the environment.
-    """
+    """Returns an environment and its parameters, with those of its registration."""
     env = load_env(spec.kwargs["env"])
     return env, env.params._replace(**{k: v for k, v in spec.kwargs.items() if k in env.params._fields})
 
@@ -99,10 +91,23 @@ def describe_env(env_id: str) -> Iterator[str]:
     for paragraph in re.sub(r"\n +", " ", inspect.cleandoc(docstring)).splitlines():
         yield from textwrap.wrap(paragraph, width, subsequent_indent="    ", break_long_words=False) or [""]
     yield ""
-    yield from fitted_table([("spaces", "observation", "action"), *_spaces(env, params)], terminal_width())
+    spaces: Any = env.spaces(params)
+    counts = env.roles(params) if isinstance(env, MultiAgentEnv) and env.roles else {}
+    if isinstance(spaces, dict):
+        by_owner = {f"{counts[role]} {role}" if role in counts else role: pair for role, pair in spaces.items()}
+    else:
+        agents = ", ".join(f"{count} {role}" for role, count in counts.items())
+        if isinstance(env, MultiAgentEnv):
+            agents = f"each of {env.agents(params)} agents" + (f" ({agents})" if agents else "")
+        by_owner = {agents or "one agent": spaces}
+    space_rows = [(owner, _bounds(observation), _bounds(action)) for owner, (observation, action) in by_owner.items()]
+    yield from fitted_table([("spaces", "observation", "action"), *space_rows], terminal_width())
     yield ""
     comments = comments_of(type(params))
-    rows = [(name, _format_number(value), comments.get(name, "")) for name, value in params._asdict().items()]
+    rows = [
+        (name, f"{value:.6g}" if isinstance(value, float) else str(value), comments.get(name, ""))
+        for name, value in params._asdict().items()
+    ]
     yield from fitted_table([("parameter", "default", ""), *rows], terminal_width())
     yield ""
     max_steps, threshold = _limits(spec)
@@ -113,20 +118,6 @@ def describe_env(env_id: str) -> Iterator[str]:
     for policy in policy_names():
         if policy == name or policy.startswith(f"{name}-"):
             yield f"watch      gpuvec demo {policy}"
-
-
-def _spaces(env: Any, params: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields the rows (whose, observation, action) of an environment."""
-    spaces: Any = env.spaces(params)
-    counts = env.roles(params) if isinstance(env, MultiAgentEnv) and env.roles else {}
-    if isinstance(spaces, dict):
-        for role, (observation, action) in spaces.items():
-            yield f"{counts[role]} {role}" if role in counts else role, _bounds(observation), _bounds(action)
-        return
-    agents = ", ".join(f"{count} {role}" for role, count in counts.items())
-    if isinstance(env, MultiAgentEnv):
-        agents = f"each of {env.agents(params)} agents" + (f" ({agents})" if agents else "")
-    yield agents or "one agent", _bounds(spaces[0]), _bounds(spaces[1])
 
 
 def _bounds(space: Any) -> str:
@@ -179,7 +170,3 @@ def _format_space(space: Any) -> str:
             return f"MultiDiscrete({len(sizes)}x{ranges})"
         return f"MultiDiscrete({','.join(map(str, sizes))})"
     return f"Box({','.join(map(str, space.shape))})"
-
-
-def _format_number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from gpuvec.cli.env_lookup import complete_policy_name
+from gpuvec.cli.env_lookup import complete_policy_name, find_policy
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
+from gpuvec.cli.wrong_options import require_positive
 from gpuvec.registration import find_env_spec
 
 if TYPE_CHECKING:
@@ -45,11 +46,9 @@ def evaluate(
         trust: import the Python modules that the policy names for its environment, algorithm and network. Importing runs their
             code.
     """
-    if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {episodes}.")
+    require_positive(episodes=episodes)
     policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
-        from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.environments import evaluation_params
         from gpuvec.learners.evaluation.evaluate import run_episodes
@@ -96,7 +95,6 @@ def solved_text(env: str, params: Mapping[str, Any]) -> str:
     """The mean return at which the environment counts as solved, as text such as ", solved at 475".
 
     Args:
-        env: the id of the environment.
         params: those of the evaluation that are not the environment's own. A threshold is for its own ones alone.
 
     Returns:
@@ -119,11 +117,7 @@ def parameters_line(params: Mapping[str, Any], trained: Mapping[str, Any]) -> st
 
 
 def result_lines(results: EpisodeResults) -> Iterator[str]:
-    """Yields a line with the returns of each role of an environment with many agents, and one for each metric.
-
-    Args:
-        results: the results of the evaluation.
-    """
+    """Yields a line with the returns of each role of an environment with many agents, and one for each metric."""
     for role, agents in results.roles.items():
         returns, terminated = results.returns[:, agents], results.terminated[:, agents]
         counts = f"{returns.shape[1]} in each episode, {terminated.double().mean():.1%} terminated"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from gpuvec.cli.env_lookup import complete_policy_name
+from gpuvec.cli.env_lookup import complete_policy_name, find_policy
 from gpuvec.cli.output_file import require_writable
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
@@ -40,7 +40,6 @@ def export(
     require_writable(to, force)
     policy = complete_policy_name(policy)
     with waiting("loading PyTorch"):
-        from gpuvec.cli.policy_lookup import find_policy
         from gpuvec.learners.algorithms import args_to_dict
         from gpuvec.learners.policy_files.export import export_policy
         from gpuvec.learners.runs.trusted_code import signing_problem

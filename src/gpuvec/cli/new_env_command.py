@@ -46,9 +46,6 @@ def new_env(
 def require_name(name: str) -> None:
     """Checks that a new package can have a name.
 
-    Args:
-        name: the name.
-
     Raises:
         ValueError: it is not a valid name, a keyword of Python, or the name of a package that exists.
     """

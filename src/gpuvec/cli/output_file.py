@@ -11,10 +11,6 @@ from pathlib import Path
 def require_writable(path: Path, force: bool) -> None:
     """Checks that a file may be written, before the work for its content.
 
-    Args:
-        path: the file.
-        force: whether an existing file may be replaced.
-
     Raises:
         FileNotFoundError: its folder does not exist.
         FileExistsError: it exists, and `force` is not set or it is not a regular file.
@@ -47,8 +43,6 @@ def write_file(path: Path, content: bytes, force: bool) -> None:
     """Writes a whole file or nothing.
 
     Args:
-        path: the file.
-        content: the whole content.
         force: whether an existing file is replaced.
 
     Raises:
@@ -61,23 +55,18 @@ def write_file(path: Path, content: bytes, force: bool) -> None:
             file.write(content)
         if force:
             part.replace(path)
-        else:
-            _rename_to_new(part, path)
+            return
+        try:
+            os.link(part, path)  # which fails if another process has created it in the meantime
+        except FileExistsError:
+            raise FileExistsError(f"{path} exists: give another name, or --force to replace it.") from None
+        except OSError:  # some file systems have no hard links
+            with path.open("xb") as file:
+                try:
+                    file.write(content)
+                except BaseException:
+                    with suppress(OSError):
+                        path.unlink()
+                    raise
     finally:
         part.unlink(missing_ok=True)
-
-
-def _rename_to_new(part: Path, path: Path) -> None:
-    """Renames `part`; raises FileExistsError if another process has created `path` in the meantime."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists: give another name, or --force to replace it.") from None
-    except OSError:  # some file systems have no hard links
-        with path.open("xb") as file:
-            try:
-                file.write(part.read_bytes())
-            except BaseException:
-                with suppress(OSError):
-                    path.unlink()
-                raise

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from gpuvec.cli.env_lookup import complete_env_id, find_own_env
+from gpuvec.cli.env_lookup import complete_env_id, find_own_env, find_policy
 from gpuvec.cli.progress import waiting
-from gpuvec.cli.terminal import print_lines
-from gpuvec.cli.watch_command import DEFAULT_PORT, MAX_PORT, load_demo_policy, open_address
+from gpuvec.cli.watch_command import DEFAULT_PORT, MAX_PORT, load_demo_policy, serve_page
+from gpuvec.cli.wrong_options import require_speed
 from gpuvec.policies import policy_names
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv
 
 if TYPE_CHECKING:
-    from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
     from gpuvec.replay.interactive.game import Others
 
 RANDOM = "random"
@@ -54,8 +53,7 @@ def play_env(
     """
     if not 0 <= port <= MAX_PORT:
         raise ValueError(f"port must be from 0 to {MAX_PORT}, got {port}.")
-    if fps is not None and not 0.0 < fps <= 1000.0:
-        raise ValueError(f"fps must be above 0 and at most 1000, got {fps}.")
+    require_speed(fps)
     spec = find_own_env(complete_env_id(env, "play"))
     declaration = load_env(spec.kwargs["env"])
     from gpuvec.replay.interactive.game import Game, require_playable
@@ -68,12 +66,7 @@ def play_env(
     with waiting(f"compiling {spec.id}"):
         game = Game(spec.id, params, agent, others, seed)
     with PlayServer(game, port, fps) as server:
-        print_lines(f"play       {server.url}   (Ctrl-C ends it)")
-        open_address(server.url, open)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print_lines("stopped")
+        serve_page(server, "play", open)
     return 0
 
 
@@ -83,11 +76,9 @@ def find_others(
     """Returns who plays the agents that the person does not.
 
     Args:
-        env_id: the id of the environment.
         is_multi_agent: whether there are others.
         policy: what the command line names; None for the default.
         has_params: whether the command line sets parameters of the environment.
-        stochastic: whether actions of a policy are drawn.
         trust: whether the module that a policy names may be imported.
 
     Raises:
@@ -101,11 +92,11 @@ def find_others(
         raise ValueError(f"--policy {policy} cannot play here: {'it' if has_params else env_id} {reason}.")
     is_default = policy is None
     if is_default and is_multi_agent and not has_params:
-        policy = next((name for name in policy_names() if is_policy_of(name, env_id)), None)
+        policy = next((name for name in policy_names() if f"gpuvec/{name}-".startswith(f"{env_id}-")), None)
     if policy is None or policy == RANDOM:
         return Others("The others act at random.")
     try:
-        trained = load_demo_policy(policy) if policy in policy_names() else find_own_policy(policy, trust)
+        trained = load_demo_policy(policy) if policy in policy_names() else find_policy(policy, trust=trust)
     except ModuleNotFoundError as error:
         if not is_default or (error.name or "").partition(".")[0] != "torch":
             raise
@@ -113,26 +104,3 @@ def find_others(
     if trained.env.rpartition(":")[2] != env_id:
         raise ValueError(f"--policy {policy} was trained on {trained.env}, and the game is {env_id}.")
     return Others(f"The policy {policy} plays the others.", trained, stochastic)
-
-
-def find_own_policy(name: str, trust: bool) -> TrainedPolicy:
-    """Returns the policy of a run folder, a checkpoint or a policy file.
-
-    Args:
-        name: its path.
-        trust: whether the module that it names for its environment may be imported.
-    """
-    with waiting("loading PyTorch"):
-        from gpuvec.cli.policy_lookup import find_policy
-
-    return find_policy(name, trust=trust)
-
-
-def is_policy_of(name: str, env_id: str) -> bool:
-    """Returns whether a policy that comes with gpuvec is one of an environment.
-
-    Args:
-        name: of the policy.
-        env_id: of the environment.
-    """
-    return f"gpuvec/{name}" == env_id or f"gpuvec/{name}".startswith(f"{env_id}-")

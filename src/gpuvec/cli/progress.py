@@ -80,7 +80,6 @@ class Progress:
     """Shows the metrics of a training: `with Progress(title, num_iterations) as progress: progress.update(metrics)`.
 
     Args:
-        title: the line above the metrics.
         num_iterations: the number of iterations of the whole training.
         may_end_early: whether the training may end before, at a target return.
     """
@@ -138,18 +137,16 @@ class Progress:
         is_last = metrics["iteration"] >= self._num_iterations
         if is_last or now - self._last_print_time >= SECONDS_BETWEEN_LINES:
             self._last_print_time = now
-            print_lines(self._line())
+            m = self._metrics
+            iterations, steps = f"{m['iteration']:>5.0f}/{self._num_iterations}", f"{m['steps']:>12,.0f} steps"
+            env_metrics = [name for name in m if role_and_name(name)[0] == ENV_METRICS]
+            of_policy = [name for name in LINE_METRICS if name in m]
+            of_roles = [name for name in m if "/" in name and (is_of_policy(name, "return") or is_of_policy(name, EVAL_RETURN))]
+            names = [*of_policy, *of_roles, *env_metrics[:NUM_ENV_METRICS]]
+            values = (f"{name.removeprefix(f'{ENV_METRICS}/')} {m[name]:.4g}" for name in names)
+            print_lines("  ".join([iterations, steps, f"{m['steps_per_second']:>12,.0f}/s", *values]))
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.stop()
             self._waiting = None
-
-    def _line(self) -> str:
-        m = self._metrics
-        head = f"{m['iteration']:>5.0f}/{self._num_iterations}  {m['steps']:>12,.0f} steps  {m['steps_per_second']:>12,.0f}/s"
-        env_metrics = [name for name in m if role_and_name(name)[0] == ENV_METRICS]
-        of_policy = [name for name in LINE_METRICS if name in m]
-        of_roles = [name for name in m if "/" in name and (is_of_policy(name, "return") or is_of_policy(name, EVAL_RETURN))]
-        names = [*of_policy, *of_roles, *env_metrics[:NUM_ENV_METRICS]]
-        return "  ".join([head, *(f"{name.removeprefix(f'{ENV_METRICS}/')} {m[name]:.4g}" for name in names)])

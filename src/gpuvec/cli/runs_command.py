@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.text_table import print_table
-
-if TYPE_CHECKING:
-    from gpuvec.learners.runs.history import RunSummary
 
 
 def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
@@ -29,24 +26,18 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
     """
     from gpuvec.learners.runs.history import summarize_runs
 
-    rows = [table_row(run) for run in summarize_runs(folder)]
+    rows = [
+        (
+            *(run.path.name, run.env, run.algorithm, run.seed),
+            f"{run.iteration}/{run.num_iterations or '?'}",
+            "none yet" if math.isnan(run.mean_return) else f"{run.mean_return:.1f}",
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(run.modification_time)),
+            run.state,
+        )
+        for run in summarize_runs(folder)
+    ]
     if not rows:
         print_lines(f"no runs in {folder}")
         return 0
     print_table([("run", "environment", "algorithm", "seed", "iterations", "return", "last change", "state"), *rows])
     return 0
-
-
-def table_row(run: RunSummary) -> tuple[str, ...]:
-    """Returns the cells of a run in the table.
-
-    Args:
-        run: the summary of the run.
-    """
-    return (
-        *(run.path.name, run.env, run.algorithm, run.seed),
-        f"{run.iteration}/{run.num_iterations or '?'}",
-        "none yet" if math.isnan(run.mean_return) else f"{run.mean_return:.1f}",
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(run.modification_time)),
-        run.state,
-    )

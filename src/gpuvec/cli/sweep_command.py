@@ -10,16 +10,14 @@ import tyro
 
 from gpuvec.cli.env_lookup import find_own_env
 from gpuvec.cli.output_file import require_runs_folder
-from gpuvec.cli.pbt_run import is_pbt, new_pbt, resume_pbt
-from gpuvec.cli.population_run import base_settings
+from gpuvec.cli.population_run import resume_population, run_population, run_search
 from gpuvec.cli.progress import waiting
-from gpuvec.cli.sweep_run import new_sweep, resume_sweep
 from gpuvec.cli.terminal import print_lines
+from gpuvec.cli.train_defaults import base_settings
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search.search_space import SearchParameter
 from gpuvec.learners.population.search.sweep_args import SweepArgs
-from gpuvec.learners.runs.records import SWEEP
 
 CheckpointIterations = Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: one checkpoint each minute)")]
 # The ranges in which the tuned settings of populations were found.
@@ -28,35 +26,6 @@ DEFAULT_SPACE = (
     SearchParameter("gae_lambda", "linear", 0.8, 1.0), SearchParameter("ent_coef", "linear", 0.0, 0.05),
 )  # fmt: skip
 Ranges = Annotated[tuple[tuple[str, Literal["log", "linear"], float, float], ...], tyro.conf.UseAppendAction]
-
-
-def is_search(path: Path) -> bool:
-    """Returns whether a folder is that of a search or of population-based training.
-
-    Args:
-        path: the path of the folder.
-    """
-    return is_pbt(path) or (path / SWEEP).is_file()
-
-
-def resume_search(path: Path, total_steps: int | None, trust: bool, checkpoint_every: int | None) -> int:
-    """Continues a search, or population-based training, that was stopped.
-
-    Args:
-        path: its folder.
-        total_steps: a new total number of environment steps, which is refused; None for that of the settings.
-        trust: whether the module that it names for its environment may be imported, which runs the module's code.
-        checkpoint_every: as in `train_population`.
-
-    Raises:
-        FileNotFoundError: there is no such folder, or it is of something else.
-        StateError: it is complete.
-        CheckpointError: a file is damaged, or the module of the environment is not trusted.
-        ValueError: there is a new total number of steps.
-    """
-    if total_steps is not None:
-        raise ValueError(f"{path} is of a search, whose parts depend on the number of steps: give no --total-steps.")
-    return (resume_pbt if is_pbt(path) else resume_sweep)(path, trust, checkpoint_every)
 
 
 def sweep(
@@ -104,7 +73,7 @@ def sweep(
     if resume is not None:
         if param:
             raise ValueError("--resume continues with the settings of the folder: give no --param.")
-        return resume_search(resume, None, trust, checkpoint_every)
+        return resume_population(resume, None, trust, checkpoint_every, is_of_search=True)
     find_own_env(settings.env)
     require_runs_folder(runs)
     parameters = tuple(SearchParameter(*each) for each in param) or DEFAULT_SPACE
@@ -112,10 +81,13 @@ def sweep(
     print_lines(f"vary       {', '.join(f'{each.name} {each.scale} {each.low:g} {each.high:g}' for each in parameters)}")
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
+        from gpuvec.learners.population.results.population_folder import PopulationWriter
         from gpuvec.learners.population.search.population_based_training import PBTArgs
+        from gpuvec.learners.population.search.sweep import Search
+        from gpuvec.learners.population.search.sweep_folder import SweepWriter
 
     if pbt:
-        return new_pbt(PBTArgs(base, parameters, trials, pbt), runs, checkpoint_every)
+        return run_population(PBTArgs(base, parameters, trials, pbt), PopulationWriter(runs), 3, checkpoint_every)
     args = SweepArgs(base, parameters, trials, seeds, sampler, halvings, reduction, confirm, confirmation_seeds)
-    resolved = PopulationArgs(base).resolved(str(parse_device(base.device)))
-    return new_sweep(replace(args, base=resolved.base), runs, checkpoint_every)
+    args = replace(args, base=PopulationArgs(base).resolved(str(parse_device(base.device))).base)
+    return run_search(Search(args), SweepWriter(runs, args), checkpoint_every)

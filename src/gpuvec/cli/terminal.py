@@ -6,11 +6,7 @@ import sys
 
 
 def printable(text: str) -> str:
-    """Replaces control characters, marks that change the direction of text, and line breaks by question marks.
-
-    Args:
-        text: the text from a file, or the name of a file.
-    """
+    """Replaces control characters, marks that change the direction of text, and line breaks by question marks."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from gpuvec.learners.config.setting_types import setting_types
-from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.training_config import PPOArgs, TrainingArgs
 from gpuvec.learners.config.tuned import tuned, tuned_for_population
 
 OPTION_DICTS = ("params", "evaluate_params", "network_args")  # settings that are {name: value}
@@ -84,8 +84,6 @@ def chosen_settings(settings: TrainingArgs, args_class: type[TrainingArgs], defa
     """Returns the settings of a command line as those of an algorithm.
 
     Args:
-        settings: those of the command line.
-        args_class: the class of the settings of the algorithm.
         defaults: the tuned settings.
 
     Raises:
@@ -100,19 +98,25 @@ def chosen_settings(settings: TrainingArgs, args_class: type[TrainingArgs], defa
 
 
 def is_autoscaled(settings: Any) -> bool:
-    """Whether the number of environments on the command line is "auto".
-
-    Args:
-        settings: those of the command line.
-    """
+    """Whether the number of environments on the command line is "auto"."""
     return settings.num_envs == AUTO  # type: ignore[no-any-return]  # the class with hints has other types
 
 
-def default_hints(defaults: TrainingArgs) -> dict[str, str]:
-    """Describes the values of settings whose default does not show them.
+def base_settings(settings: TrainingArgs) -> PPOArgs:
+    """Returns the settings of a command line as those that all agents of a population share.
 
-    Args:
-        defaults: the default settings.
+    Raises:
+        ValueError: a value out of its range, or a number of environments that is to be measured.
+    """
+    if is_autoscaled(settings):
+        raise ValueError("--num-envs auto is for one policy: give the number of environments of an agent.")
+    base = chosen_settings(settings, PPOArgs, tuned_for_population(settings.env, settings.device))
+    assert isinstance(base, PPOArgs), "the class that was asked for"
+    return base
+
+
+def default_hints(defaults: TrainingArgs) -> dict[str, str]:
+    """Describes the values of settings whose default does not show them: on a CPU and on a GPU, if the device is "auto".
 
     Returns:
         {setting: text}.
@@ -123,21 +127,11 @@ def default_hints(defaults: TrainingArgs) -> dict[str, str]:
     }
     hints["network_args"] = "those of the class"
     for name in ("num_envs", "total_steps"):
-        if getattr(defaults, name) is None or name == "num_envs":
-            hints[name] = resolved_default(defaults, name)
+        on_cpu, on_gpu = (getattr(defaults.resolved(device), name) for device in ("cpu", "cuda:0"))
+        if defaults.device == "auto" and on_cpu != on_gpu:
+            hints[name] = f"{on_cpu} on a CPU, {on_gpu} on a GPU"
+        elif name == "num_envs" or getattr(defaults, name) is None:
+            hints[name] = str(on_cpu if defaults.device in ("auto", "cpu") else on_gpu)
     hints["num_steps"] = f"{defaults.num_steps}; with --num-envs auto it is measured"
     meanings = {"target_return": "train to the end", "target_kl": "no limit", "evaluate_every": "never", "network": "none"}
     return hints | {name: meaning for name, meaning in meanings.items() if getattr(defaults, name, 0) is None}
-
-
-def resolved_default(defaults: TrainingArgs, name: str) -> str:
-    """The value of a setting on the device, or on a CPU and on a GPU if the device is "auto".
-
-    Args:
-        defaults: the default settings.
-        name: the name of a setting whose value depends on the device.
-    """
-    on_cpu, on_gpu = (getattr(defaults.resolved(device), name) for device in ("cpu", "cuda:0"))
-    if defaults.device == "auto":
-        return f"{on_cpu} on a CPU, {on_gpu} on a GPU" if on_cpu != on_gpu else str(on_cpu)
-    return str(on_cpu if defaults.device == "cpu" else on_gpu)

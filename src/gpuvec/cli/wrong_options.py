@@ -1,4 +1,4 @@
-"""Explains why the parser refuses a command line: what was given, what is allowed, and what to write instead."""
+"""Explains why a command line is refused: what was given, what is allowed, and what to write instead."""
 
 from __future__ import annotations
 
@@ -65,8 +65,6 @@ def explain(command: str, options: Collection[str], words: Sequence[str], printe
     """Returns why a command cannot take a command line, in one line.
 
     Args:
-        command: the name of the command.
-        options: the names of its options.
         words: of the command line after the command.
         printed: what the parser printed, a message in a frame with a title.
     """
@@ -118,8 +116,6 @@ def closest(name: str, names: Iterable[str], count: int = 2) -> list[str]:
     """Returns the names that are most like a name, the best one first; none if all differ much.
 
     Args:
-        name: what the user wrote.
-        names: those that exist.
         count: the largest number of names to return.
     """
     by_text = {other.lower(): other for other in sorted(names)}
@@ -127,3 +123,16 @@ def closest(name: str, names: Iterable[str], count: int = 2) -> list[str]:
     matches = matches if len(matches) <= count else []  # the beginning of many
     matches += [other for other in difflib.get_close_matches(name.lower(), by_text, count, cutoff=0.65) if other not in matches]
     return [by_text[match] for match in matches[:count]]
+
+
+def require_positive(**numbers: int | None) -> None:
+    """Raises ValueError unless all options that are not None are at least 1."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}.")
+
+
+def require_speed(fps: float | None) -> None:
+    """Raises ValueError unless a number of pictures or steps per second can be shown, or is None."""
+    if fps is not None and not 0.0 < fps <= 1000.0:
+        raise ValueError(f"fps must be above 0 and at most 1000, got {fps}.")

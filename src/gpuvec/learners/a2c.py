@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.config.a2c_config import A2CArgs
+from gpuvec.learners.config.training_config import A2CArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy

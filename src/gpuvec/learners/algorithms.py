@@ -14,11 +14,8 @@ from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
-from gpuvec.learners.config.a2c_config import A2CArgs
-from gpuvec.learners.config.ddpg_config import DDPGArgs, TD3Args
-from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.config.setting_types import describe_type, is_finite, is_setting_type, matches_type, setting_types
-from gpuvec.learners.config.training_config import PACKAGE, TrainingArgs
+from gpuvec.learners.config.training_config import PACKAGE, A2CArgs, DDPGArgs, PPOArgs, TD3Args, TrainingArgs
 
 
 class Algorithm(NamedTuple):

@@ -25,8 +25,7 @@ from gpuvec.errors import OutOfMemoryError
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.memory_check import free_bytes, rollout_bytes
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.training_config import DDPGArgs, TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import current_device, torch_settings
 from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, shared_settings
 from gpuvec.learners.shards.join import join_processes

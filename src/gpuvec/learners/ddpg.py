@@ -27,7 +27,7 @@ from torch import Tensor
 from gpuvec.learners.algorithms import ALL, algorithm_name
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions
-from gpuvec.learners.config.ddpg_config import DDPGArgs, TD3Args
+from gpuvec.learners.config.training_config import DDPGArgs, TD3Args
 from gpuvec.learners.cuda_graphs.guard import LEARNED, Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics

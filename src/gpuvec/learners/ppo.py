@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpuvec.learners.buffers.minibatches import SampleOrder, gather_rows
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic, Policy
 from gpuvec.learners.on_policy import OnPolicy

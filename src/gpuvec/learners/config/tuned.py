@@ -1,14 +1,24 @@
-"""Settings that suit an environment better than the defaults; `gpuvec train` uses them in place of the defaults."""
+"""Settings that suit an environment better than the defaults; `gpuvec train` uses them in place of the defaults.
+
+The file `tuned_populations.json` has those that searches found for agents of a population, which have few environments each. It
+has an entry for each environment, which `tools/write_tuned.py` writes: {"settings": those that differ from the defaults,
+"search": what was searched, and what the settings reached on fresh seeds}. This module imports no torch.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.algorithms import args_class
-from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.config.tuned_populations import NUM_ENVS, population_settings
+from gpuvec.learners.config.training_config import PPOArgs, TrainingArgs
+
+NUM_ENVS = 16
+"""The number of environments of an agent, if nothing else says it."""
+FILE = Path(__file__).with_name("tuned_populations.json")
 
 
 class TunedSettings(NamedTuple):
@@ -129,6 +139,13 @@ def find_tuned_settings(env: str, algorithm: str = "ppo") -> TunedSettings:
     return TUNED_SETTINGS.get((env.rpartition(":")[2], algorithm), TunedSettings({}))
 
 
+@functools.cache
+def tuned_populations() -> dict[str, dict[str, Any]]:
+    """Returns {id of an environment: its entry}."""
+    entries: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
+    return entries
+
+
 def tuned_for_population(env: str = "gpuvec/CartPole-v1", device: str = "auto", **overrides: Any) -> PPOArgs:
     """Returns the settings of PPO that suit an agent of a population in `env`.
 
@@ -143,11 +160,13 @@ def tuned_for_population(env: str = "gpuvec/CartPole-v1", device: str = "auto", 
         ValueError: a value out of its range.
         DeviceError: as `tuned`.
     """
-    settings = population_settings(env)
-    if settings is None:
+    entry = tuned_populations().get(env.rpartition(":")[2])
+    if entry is None:
         args = tuned(env, device, **{"num_envs": NUM_ENVS, **overrides})
         assert isinstance(args, PPOArgs), "the default algorithm is PPO"
         return args
+    # JSON has lists in place of tuples.
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry["settings"].items()}
     params = {**settings.get("params", {}), **overrides.pop("params", {})}
     return PPOArgs(env=env, device=device, **{**settings, **overrides, "params": params})
 

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.buffers.rollout_buffer import Samples
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.fused_ppo.network_shape import HIDDEN_SIZES, MAX_OUTPUTS, NUM_SUMS, SOURCE_FOLDER, NetworkShape

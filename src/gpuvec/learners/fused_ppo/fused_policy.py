@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.learners.buffers.env_rollout import EnvRollout
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.fused_ppo.fused_rollout import NUM_TOTALS, FusedEstimate, FusedRollout, pool_totals
 from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape

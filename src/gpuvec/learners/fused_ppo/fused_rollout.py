@@ -10,7 +10,7 @@ from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, episode_metrics
 from gpuvec.learners.fused_ppo.linked_env import bounds_and_starts, link_env

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.fused_ppo.network_shape import NUM_SUMS, SOURCE_FOLDER, NetworkShape, parameter_views

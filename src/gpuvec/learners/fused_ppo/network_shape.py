@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import SeparateMLP
 

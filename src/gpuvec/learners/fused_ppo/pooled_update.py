@@ -19,7 +19,7 @@ from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.fused_ppo.fused_update import (
     ADVANTAGE_PARTS,

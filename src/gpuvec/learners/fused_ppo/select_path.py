@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape, make_network_shape
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy

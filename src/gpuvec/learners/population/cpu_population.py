@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_from_json, args_to_dict
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.population.batched.batched_population import GROUP_SIZES, BatchedPopulation
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.state.agent_state import changed_agents, select_agents

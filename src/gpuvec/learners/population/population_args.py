@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from gpuvec.declaration_checks import describe_value
-from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.config.tuned_populations import NUM_ENVS
+from gpuvec.learners.config.training_config import PPOArgs
+from gpuvec.learners.config.tuned import NUM_ENVS
 from gpuvec.learners.metric_names import EPISODE_METRICS
 
 AGENT_SETTINGS = ("learning_rate", "ent_coef", "vf_coef", "gamma", "gae_lambda", "clip", "reward_scale")

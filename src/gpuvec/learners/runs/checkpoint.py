@@ -27,8 +27,7 @@ from torch import Tensor
 
 from gpuvec.errors import CheckpointError, RunWriteError, StateError
 from gpuvec.learners.algorithms import algorithm_name, args_from_dict, describes_network
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
+from gpuvec.learners.config.training_config import MAX_COUNT, DDPGArgs, TrainingArgs
 from gpuvec.learners.runs.archives import archive_signature, is_stored, write_signed
 from gpuvec.learners.runs.content_checks import (
     describe,

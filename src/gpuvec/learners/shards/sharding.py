@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuvec.learners.algorithms import args_to_dict
-from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.training_config import DDPGArgs, TrainingArgs
 from gpuvec.learners.shards.process_group import Processes
 from gpuvec.learners.shards.torchrun import Sharding, Sync, number_of_shards
 

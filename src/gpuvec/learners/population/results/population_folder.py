@@ -30,7 +30,7 @@ import numpy as np
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.algorithms import ALL, args_from_json, args_to_dict
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
 from gpuvec.learners.population.results.population_history import (
     FORMAT,

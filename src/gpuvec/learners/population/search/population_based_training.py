@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.population.population_args import METRICS, RUNNING, PopulationArgs
 from gpuvec.learners.population.population_training import OnLaunch, OnResults, PopulationPath, train_population

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.population.population_args import AGENT_SETTINGS
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, parse_json

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.config.training_config import MAX_COUNT
-from gpuvec.learners.config.tuned_populations import NUM_ENVS
+from gpuvec.learners.config.training_config import MAX_COUNT, PPOArgs
+from gpuvec.learners.config.tuned import NUM_ENVS
 from gpuvec.learners.population.population_args import MAX_AGENTS
 from gpuvec.learners.population.search.search_space import SamplerName, SearchParameter, require_search_space
 from gpuvec.learners.runs.comparison import reward_threshold

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN
 from gpuvec.learners.seeds import WEIGHTS, stream_seed

@@ -19,7 +19,6 @@ pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import COMMANDS, load_command, main
-from gpuvec.cli.envs_command import list_envs
 from gpuvec.cli.text_table import fitted_table
 from gpuvec.cli.wrong_options import OTHER_NAMES, explain, option_names
 from gpuvec.learners.algorithms import ALGORITHMS
@@ -212,36 +211,11 @@ def test_a_sweep_has_a_default_space(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "best       gpuvec train --env gpuvec/CartPole-v1" in printed
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_the_list_of_environments_fits_a_terminal(width: int) -> None:
-    lines = list_envs(width)
-    words = set(" ".join(lines).split())
-    assert max(map(len, lines)) <= width
-    assert {"CartPole-v1", "SimpleSpeakerListener-v0", "MultiDiscrete(11,11)", "475"} <= words
-    if width >= 80:
-        assert lines[0].split()[:4] == ["environment", "observation", "action", "steps"]
-
-
 def test_a_table_wraps_between_words() -> None:
     rows = [("a", "second column"), ("word", "one two three")]
     assert fitted_table(rows, 30) == ["a     second column", "word  one two three"]
     assert fitted_table(rows, 14) == ["a     second", "      column", "word  one two", "      three"]
     assert fitted_table(rows, 9) == ["word", "  second", "    column", "    one", "    two", "    three"]
-
-
-def test_an_environment_is_described(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["envs", "CartPole"]) == 0
-    printed = capsys.readouterr().out
-    for words in (
-        "gpuvec/CartPole-v1", "Reward: 1 in every step", "one agent", "Box(4)", "Discrete(2)", "gravity", "9.8", "[m/s^2]",
-        "steps      500", "solved at  475", "gpuvec train CartPole-v1", "gpuvec demo CartPole-v1",
-    ):  # fmt: skip
-        assert words in printed
-
-
-def test_an_environment_of_a_file_is_described(newcomer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["envs", "own:mine/Pole-v0"]) == 0
-    assert "gpuvec train own:mine/Pole-v0" in capsys.readouterr().out
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

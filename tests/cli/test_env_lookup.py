@@ -22,7 +22,7 @@ pytest.importorskip("tyro")
 import gpuvec
 from gpuvec.cli import main
 from gpuvec.cli.env_lookup import find_own_env
-from gpuvec.cli.processes import torchrun_command
+from gpuvec.cli.train_command import torchrun_command
 from gpuvec.errors import CheckpointError, StateError
 from gpuvec.learners.runs.trusted_code import Signature, import_code, module_file, sign
 
@@ -179,7 +179,7 @@ def test_populations_and_searches_of_this_user_need_no_trust(
 def test_a_run_from_python_needs_no_trust_and_warns_without_a_key(
     own_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuvec.learners.config.ppo_config import PPOArgs
+    from gpuvec.learners.config.training_config import PPOArgs
     from gpuvec.learners.training import train
 
     monkeypatch.syspath_prepend(own_folder)
