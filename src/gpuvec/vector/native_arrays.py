@@ -138,3 +138,8 @@ def read_array(device: Device, array: Any) -> Any:
             array = np.asarray(array)
     address_of(array)  # refuses an array without memory before it is copied
     return array
+
+
+def is_numeric(array: Any) -> bool:
+    """Returns whether an array of NumPy or CuPy holds bool, integers or floats."""
+    return array.dtype.kind in "biuf"
