@@ -15,7 +15,7 @@ from gpuvec.errors import UnknownParameterError
 from gpuvec.registration import load_env
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.vector.env import VectorEnv
-from gpuvec.vector.native_arrays import as_native
+from gpuvec.vector.native_arrays import as_native, is_numeric
 
 
 def checked_action(action: Any, space: gym.Space[Any]) -> NDArray[Any]:
@@ -31,8 +31,7 @@ def checked_action(action: Any, space: gym.Space[Any]) -> NDArray[Any]:
     """
     if isinstance(space, gym.spaces.Box):
         components = as_native(Device("cpu"), action)
-        is_numeric = components.dtype.kind in "biuf"
-        components = components.astype(np.float64) if is_numeric else np.full(space.shape, np.nan)
+        components = components.astype(np.float64) if is_numeric(components) else np.full(space.shape, np.nan)
         if components.shape != space.shape or not np.isfinite(components).all():
             raise ValueError(f"action {action!r} is not allowed; expected {space.shape} finite numbers, clipped to {space}.")
         return components
