@@ -32,7 +32,7 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, epi
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
-from gpuvec.learners.networks.default_body import default_body
+from gpuvec.learners.networks.cnn import default_body
 from gpuvec.learners.networks.mlp import seeded_weights
 from gpuvec.learners.own_loss import StandardLoss, flat_samples, probe_loss, probe_metrics, with_own_loss
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
