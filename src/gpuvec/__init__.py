@@ -14,8 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from gpuvec.angles import sincos, wrap
-from gpuvec.drawing.agent_fields import AgentFields
-from gpuvec.drawing.canvas import Canvas
+from gpuvec.drawing.canvas import AgentFields, Canvas
 from gpuvec.fractions import fraction
 from gpuvec.observations import Features, NearestNeighbors, Observation, Time
 from gpuvec.phases import all_of, any_of, argmin_of, assign, count_of, each, max_of, min_of, sum_of

@@ -24,7 +24,7 @@ from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import join_roles
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.vector.wrappers import FlattenAgents
-from gpuvec.vector.wrappers.namespace import WrapperError
+from gpuvec.vector.wrappers.base import WrapperError
 
 E, LIMIT, SEED = 3, 5, 4
 SIZES = {"lamp": 1, "watcher": 3, "runner": 2}

@@ -19,7 +19,7 @@ from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import allowed_actions, masked_components, random_actions
 from gpuvec.testing.race_check import check_races
 from gpuvec.testing.reference.python_reference import PythonReference
-from gpuvec.testing.target_check.lockstep_pair import LockstepPair
+from gpuvec.testing.target_check.target_comparison import LockstepPair
 
 HEIGHTS = np.array([0.0, 0.5, 1.0, 2.0], np.float32)
 DOWN, UP = 3, 4
@@ -82,7 +82,7 @@ TOWERS = MultiAgentEnv(
 def test_forbidden_actions_are_replaced_by_allowed_ones(env):
     """Every allowed action is played, and an action that is allowed stays."""
     schema, rng = make_schema(env), np.random.default_rng(0)
-    actions = random_actions(env, 1, 2000, 0)[0]
+    actions = random_actions(env, schema, 1, 2000, 0)[0]
     components = list(masked_components(schema))
     masks = rng.random((2000, schema.num_agents, components[-1].elements.stop)) < 0.4
     result = allowed_actions(actions, masks, schema)

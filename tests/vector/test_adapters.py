@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormali
 
 from gpuvec.adapters.stable_baselines3 import StableBaselines3VecEnv
 from gpuvec.vector.wrappers import FlattenAgents, RecordEpisodeStatistics
-from gpuvec.vector.wrappers.namespace import WrapperError
+from gpuvec.vector.wrappers.base import WrapperError
 
 E = 3
 

@@ -15,7 +15,7 @@ from gpuvec import VectorEnv
 from gpuvec.cli.envs_command import _format_space
 from gpuvec.episode import fetch_episode
 from gpuvec.vector.wrappers import ClipAction, NormalizeObservation, RecordEpisodeStatistics, ToNumpy
-from gpuvec.vector.wrappers.namespace import WrapperError
+from gpuvec.vector.wrappers.base import WrapperError
 
 NAMES = ["lamp_0", "watcher_0", "watcher_1", "watcher_2", "runner_0", "runner_1"]
 

@@ -28,7 +28,7 @@ from gpuvec.vector.wrappers import (
     Wrapper,
     WrapperError,
 )
-from gpuvec.vector.wrappers.namespace import Namespace, to_host
+from gpuvec.vector.wrappers.base import Namespace, to_host
 
 E = 5
 MODES = list(AutoresetMode)

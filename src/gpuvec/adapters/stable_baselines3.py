@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from gpuvec.errors import MissingExtraError
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.wrappers import ToNumpy
-from gpuvec.vector.wrappers.base import get_autoreset_mode
-from gpuvec.vector.wrappers.namespace import WrapperError
+from gpuvec.vector.wrappers.base import WrapperError, get_autoreset_mode
 
 try:
     from stable_baselines3.common.vec_env import VecEnv

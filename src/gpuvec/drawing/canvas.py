@@ -1,8 +1,8 @@
 """A picture as a list of marks, for the `draw` functions of environments.
 
-`array()` rasterises the marks for `render()` and videos. A replay stores the marks themselves.
+`Canvas.array()` rasterises the marks for `render()` and videos. A replay stores the marks themselves.
 
-Letters: A agents, H rows and W columns of cells.
+Letters: A agents, H rows and W columns of cells, N corners of a polygon.
 """
 
 from __future__ import annotations
@@ -10,17 +10,80 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.drawing.marks import BLACK, ROLE_COLOURS, Agents, Circle, Colour, Grid, Mark, Points, Polygon, Polyline, Text
-from gpuvec.drawing.rasterizer import rasterize
-from gpuvec.drawing.symbols import symbols_of_roles
+from gpuvec.drawing.marks import (
+    BLACK,
+    GREY,
+    ROLE_COLOURS,
+    WHITE,
+    Agents,
+    Circle,
+    Colour,
+    Grid,
+    Mark,
+    Outline,
+    Points,
+    Polygon,
+    Polyline,
+    Text,
+)
+from gpuvec.errors import MissingExtraError, install_command
+
+
+def _arc(begin: float, end: float, radius: float, corners: int) -> Outline:
+    """Returns corners of an arc, angles in degrees."""
+    angles = np.radians(np.linspace(begin, end, corners))
+    return radius * np.stack([np.cos(angles), np.sin(angles)], 1)
+
+
+DART = np.array([(1.4, 0.0), (-1.0, 0.95), (-0.5, 0.0), (-1.0, -0.95)])
+DROP = np.concatenate([[(1.3, 0.0)], _arc(50.0, 310.0, 0.8, 14)])
+BAR = np.array([(1.0, 0.3), (0.6, 0.7), (-0.8, 0.7), (-0.8, -0.7), (0.6, -0.7), (1.0, -0.3)])
+KITE = np.array([(1.3, 0.0), (0.0, 0.7), (-0.7, 0.0), (0.0, -0.7)])
+DISC = _arc(0.0, 345.0, 0.9, 24)
+CIRCLE = _arc(0.0, 354.0, 1.0, 60)
+SQUARE = 0.8 * np.array([(1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0), (1.0, -1.0)])
+TRIANGLE = _arc(90.0, 330.0, 1.1, 3)
+DIAMOND = _arc(0.0, 270.0, 1.1, 4)
+SYMBOLS = {
+    "dart": DART, "drop": DROP, "bar": BAR, "kite": KITE, "square": SQUARE, "disc": DISC, "triangle": TRIANGLE,
+    "diamond": DIAMOND, "circle": CIRCLE,
+}  # fmt: skip
+"""{name: outline}. A circle has a radius of exactly 1, for bodies that are drawn to scale."""
+WITH_HEADING = (DART, DROP, BAR, KITE)
+WITHOUT_HEADING = (SQUARE, DISC, TRIANGLE, DIAMOND)
+
+
+def symbols_of_roles(names: Sequence[str] | None, count: int, has_heading: bool) -> tuple[Outline, ...]:
+    """Returns the symbols of roles.
+
+    Args:
+        names: of `SYMBOLS`, in the order of the roles; None for symbols that differ.
+        count: the number of roles.
+        has_heading: whether symbols that differ show a heading.
+
+    Raises:
+        ValueError: a name that is none, or another number of names.
+    """
+    if names is None:
+        symbols = WITH_HEADING if has_heading else WITHOUT_HEADING
+        return tuple(symbols[role % len(symbols)] for role in range(count))
+    if len(names) != count or not all(name in SYMBOLS for name in names):
+        raise ValueError(f"symbols are {tuple(names)}; there must be {count}, one for each role, of {', '.join(SYMBOLS)}.")
+    return tuple(SYMBOLS[name] for name in names)
+
 
 Point = tuple[float, float]
 
+OVERSAMPLING = 4  # of each axis; pixels of the picture are means
+ANGLES = np.linspace(0.0, 2.0 * np.pi, 64, endpoint=False)
+UNIT_CIRCLE = np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1)
 MAX_TEXT = 200  # characters
 ALIGNMENTS = ("left", "center", "right")
 
@@ -185,15 +248,140 @@ class Canvas:
         )
 
     def array(self) -> NDArray[np.uint8]:
-        """Returns the picture, (height, width, 3) uint8.
+        """Returns the picture, (height, width, 3) uint8, of the marks one after the other on white, with smooth edges.
 
         Raises:
             MissingExtraError: Pillow is not installed.
         """
-        return rasterize(self.width, self.height, self.marks)
+        try:
+            from PIL import Image, ImageDraw
+        except ImportError as error:
+            raise MissingExtraError(f"pictures need Pillow, which is not installed: {install_command('render')}") from error
+        image = Image.new("RGB", (self.width * OVERSAMPLING, self.height * OVERSAMPLING), WHITE)
+        draw = ImageDraw.Draw(image)
+        for mark in self.marks:
+            if isinstance(mark, Grid):
+                left, top, right, bottom = (round(x * OVERSAMPLING) for x in mark.box)
+                cells = Image.fromarray(np.array(mark.palette, np.uint8)[mark.values])
+                image.paste(cells.resize((right - left, bottom - top), Image.Resampling.NEAREST), (left, top))
+            elif isinstance(mark, Agents):
+                _draw_agents(draw, mark)
+            elif isinstance(mark, Text):
+                anchor = {"left": "lm", "center": "mm", "right": "rm"}[mark.align]
+                (position,) = _coordinates(mark.points)
+                draw.text(position, mark.text, mark.colour, _load_font(mark.size * OVERSAMPLING), anchor)
+            elif isinstance(mark, Polyline):
+                width = max(1, round(mark.width * OVERSAMPLING))
+                draw.line(_coordinates(mark.points), fill=mark.colour, width=width, joint="curve")
+            elif isinstance(mark, Polygon):
+                draw.polygon(_coordinates(mark.points), fill=mark.colour)
+            else:
+                # A polygon, because Pillow moves an ellipse by half a pixel. Pillow rounds its corners, which are not whole
+                # numbers, to the nearest pixels, so that they are not moved.
+                corners = (mark.points + mark.radius * UNIT_CIRCLE) * OVERSAMPLING
+                draw.polygon([(x, y) for x, y in corners.tolist()], fill=mark.colour)
+        return np.array(image.reduce(OVERSAMPLING), np.uint8)
 
 
 def _checked(colour: Colour) -> Colour:
     """Returns the colour as three ints; a picture file has no others."""
     red, green, blue = (min(max(int(c), 0), 255) for c in colour)
     return red, green, blue
+
+
+RADIUS_SHARE = 1.0 / 60.0  # of the longer side of the picture
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentFields:
+    """A function `draw` for an environment whose picture is its agents: it names the fields of the state that they have.
+
+    ``draw=AgentFields(x="x", y="y", heading="heading", box=(0, 0, "side", "side"))`` in the declaration of an environment draws
+    agents of one role on a square, with the parameter `side` as its width and height.
+    """
+
+    x: str
+    """The name of the field with positions, (A,), or a scalar of one agent."""
+    y: str
+    """The name of the field with the other coordinates."""
+    box: tuple[float | str, float | str, float | str, float | str]
+    """Left, lower, right and upper end of the picture in units of the positions: numbers, or names of parameters."""
+    heading: str | None = None
+    """The name of the field with headings [rad], counter-clockwise from the direction of x; None without headings."""
+    role: str | None = None
+    """The name of the field with the numbers of roles; None if all agents have one role."""
+    active: str | None = None
+    """The name of the field that is True for active agents; None if all are active."""
+    names: Sequence[str] = ("agent",)
+    """The names of the roles in the order of their numbers."""
+    radius: float | None = None
+    """The radius of symbols in units of the positions; None for 1/60 of the longer side."""
+    size: int = 480
+    """The longer side of the picture [pixels]."""
+
+    def __call__(self, s: Any, p: Any) -> Canvas:
+        """Returns the picture of a state.
+
+        Args:
+            s: the state.
+            p: the parameters.
+
+        Raises:
+            ValueError: a name that is no field or parameter, or a box without an area.
+        """
+        left, bottom, right, top = (float(_read(p, end, "parameter")) if isinstance(end, str) else end for end in self.box)
+        width, height = right - left, top - bottom
+        if not (width > 0.0 and height > 0.0):
+            raise ValueError(f"the box of AgentFields must have an area, got {(left, bottom, right, top)}.")
+        scale = self.size / max(width, height)
+        canvas = Canvas(round(scale * width), round(scale * height), scale, (-left * scale, -bottom * scale))
+        canvas.agents(
+            self._field(s, self.x),
+            self._field(s, self.y),
+            RADIUS_SHARE * max(width, height) if self.radius is None else self.radius,
+            role=None if self.role is None else self._field(s, self.role),
+            names=self.names,
+            heading=None if self.heading is None else self._field(s, self.heading),
+            active=None if self.active is None else self._field(s, self.active),
+        )
+        return canvas
+
+    def _field(self, s: Any, name: str) -> NDArray[Any]:
+        return np.atleast_1d(np.asarray(_read(s, name, "field of the state")))
+
+
+def _read(values: Any, name: str, kind: str) -> Any:
+    """Returns a member of a NamedTuple.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    if name not in values._fields:
+        raise ValueError(f"AgentFields names {name!r}, which is no {kind}; there are {', '.join(values._fields)}.")
+    return getattr(values, name)
+
+
+def _coordinates(points: Points) -> list[tuple[float, float]]:
+    """Returns positions in the larger picture, in which Pillow counts from the centre of a pixel."""
+    return [(x, y) for x, y in (points * OVERSAMPLING - 0.5).tolist()]
+
+
+@lru_cache
+def _load_font(size: float) -> Any:
+    """Returns the font that comes with Pillow."""
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size)
+
+
+def _draw_agents(draw: Any, mark: Agents) -> None:
+    """Draws inactive agents first, and then the roles from the last to the first."""
+    active = np.ones(len(mark.role), np.bool_) if mark.active is None else mark.active
+    heading = np.zeros(len(mark.role)) if mark.heading is None else mark.heading
+    cos, sin = np.cos(heading), np.sin(heading)
+    rotation = np.stack([np.stack([cos, -sin], 1), np.stack([-sin, -cos], 1)], 2)  # y is downwards in the picture
+    is_drawn = np.isfinite(mark.points.sum(1))
+    for k in (k for k in np.lexsort((-mark.role, active)).tolist() if is_drawn[k]):
+        outline = mark.symbols[mark.role[k]] * mark.radius
+        colour = mark.colours[mark.role[k]] if active[k] else GREY
+        draw.polygon(_coordinates(mark.points[k] + outline @ rotation[k]), fill=colour)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.drawing.symbols import Outline
-
 Colour = tuple[int, int, int]
 Points = NDArray[np.float64]
 """(N, 2): positions in pixels, x to the right and y downwards from the upper left corner."""
+Outline = NDArray[np.float64]
+"""(N, 2): corners of a polygon around (0, 0) that is about 1 wide to each side; the heading is along x, y is upwards."""
 
 BLACK: Colour = (0, 0, 0)
 WHITE: Colour = (255, 255, 255)

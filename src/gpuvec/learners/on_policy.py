@@ -18,7 +18,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
@@ -32,8 +32,8 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, epi
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
-from gpuvec.learners.networks.cnn import AsymmetricCNN, SharedCNN, is_image
-from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
+from gpuvec.learners.networks.cnn import default_body
+from gpuvec.learners.networks.mlp import seeded_weights
 from gpuvec.learners.own_loss import StandardLoss, flat_samples, probe_loss, probe_metrics, with_own_loss
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import ActionSample
@@ -335,38 +335,3 @@ class OnPolicy(Policy):
             "network": self.network.state_dict(), "optimizer": optimizer_state(self.optimizer, self.parameters),
             "episodes": self.episodes._asdict(), "reward_scaler": reward_scaler, **super().state_tensors(),
         }  # fmt: skip
-
-
-def default_body(
-    args: OnPolicyArgs, observation_space: gym.Space[Any], outputs: int, critic_features: int | None = None
-) -> nn.Module:
-    """Returns the network of the settings: a perceptron, or for images a convolution and a perceptron.
-
-    Args:
-        args: the settings.
-        observation_space: of one agent.
-        outputs: the number of outputs of the policy.
-        critic_features: the number of features of the critic's observation; None if the environment has none.
-
-    Raises:
-        ValueError: the settings or the spaces do not fit such a network.
-    """
-    layers = args.hidden, args.weight_init, args.activation, args.precision
-    if args.shared and critic_features is not None:
-        raise ValueError(
-            "shared=True is for a value function that takes the observations of the policy, and the environment has "
-            "critic_observation: set shared=False."
-        )
-    if is_image(observation_space):
-        if critic_features is None:
-            return SharedCNN(observation_space, outputs, *layers)
-        return AsymmetricCNN(observation_space, critic_features, outputs, *layers)
-    if len(observation_space.shape or ()) != 1:
-        raise ValueError(
-            f"the observation space is {observation_space}; the default networks take observations of shape (D,) or "
-            "(C, H, W): give a body of your own."
-        )
-    features = features_of(observation_space)
-    if args.shared:
-        return SharedMLP(features, outputs, *layers)
-    return SeparateMLP(features, outputs, *layers, critic_features)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import compile_source
-from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at, step_function
+from gpuvec.engine.backends.cuda.kernels import make_kernels
+from gpuvec.engine.backends.cuda.launch_config import make_launch_config
+from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at, explain_env_errors, step_function
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, default_action_dtype
 from gpuvec.engine.layout.structure import shape_differences
-from gpuvec.errors import AuthoringError, MissingExtraError
+from gpuvec.errors import AuthoringError, MissingExtraError, install_command
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import (
@@ -35,7 +41,6 @@ from gpuvec.testing.compiled_runs.compiled_run import (
 from gpuvec.testing.compiled_runs.explanations import explain_crash, explain_error, explain_nonfinite
 from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError, check_spaces
 from gpuvec.testing.draw_check import check_draws
-from gpuvec.testing.kernel_check import compile_kernels, missing_compiler
 from gpuvec.testing.race_check import NUM_STEPS, check_races, check_races_in_run
 from gpuvec.testing.reference.author_calls import call_checked, limit_calls
 from gpuvec.testing.reference_check import check_against_reference
@@ -52,6 +57,7 @@ NUM_SIMULATED_ENVS, NUM_SIMULATED_STEPS = 5, 12  # a simulated thread is a Pytho
 NUM_CUDA_ENVS, MAX_CUDA_STEPS = 9, 40  # of functions in CUDA C++ that run on the CPU
 DEFAULT_EPISODE_STEPS = 1000  # the length of an episode if the environment has no step limit
 MAX_STEPS = 4000  # the limit of the default number of steps
+NUM_COMPILED_ENVS = 2048  # the number of environments for which the launch configuration of a GPU is chosen
 MAX_RESULT_BYTES = 2**27  # the limit of the results of a run, which are stored on disk
 
 
@@ -132,7 +138,8 @@ def check_env(
         if progress is not None:
             progress(checks[-1])
 
-    size = _run_size(env, num_envs, steps)
+    schema = make_schema(env)
+    size = _run_size(env, schema, num_envs, steps)
     missing = missing_compiler() if kernels else "skipped because of kernels=False"
     add("parameters", check_structural(env))
     with (
@@ -142,16 +149,16 @@ def check_env(
         nullcontext() if missing else WorkerProcess(compile_kernels, env) as compiler,
     ):
         if isinstance(env, SingleAgentEnv):
-            add("types", check_single_agent_types(env))
+            add("types", check_single_agent_types(env, schema))
             add("draws", check_draws(env))
         else:
-            add("types", check_multi_agent_types(env))
+            add("types", check_multi_agent_types(env, schema))
             for name, detail in check_races(env, NUM_STEPS, seed).items():
                 add(name, detail)
-        seeds = _answer_with_line(runner, env, size, seed, time_limit)
-        _check_run(add, env, load_recorded_run(runner.folder, size.limit), seed, replay_seconds)
+        seeds = _answer_with_line(runner, env, schema, size, seed, time_limit)
+        _check_run(add, env, schema, load_recorded_run(runner.folder, size.limit), seed, replay_seconds)
         add("seeds", seeds)
-        _check_simulator(add, env, seed)
+        _check_simulator(add, env, schema, seed)
         _check_cuda_c(add, env, seed, compiles=compiler is not None)
         add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
     return checks
@@ -177,13 +184,12 @@ def resolve(env: Environment | str, params: Mapping[str, Any]) -> Environment:
     return apply_params(load_env(env), params, (), 1)[0]
 
 
-def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
+def _run_size(env: Environment, schema: EnvSchema, num_envs: int, steps: int | None) -> _RunSize:
     """The size of the run, which by default continues beyond the end of episodes as far as `MAX_RESULT_BYTES` allows."""
     limit = env.max_episode_steps
     if steps is not None:
         return _RunSize(num_envs, steps, min(short_episode_steps(steps), limit or steps))
     steps = min((limit or DEFAULT_EPISODE_STEPS) * 5 // 4 + 1, MAX_STEPS)
-    schema = make_schema(env)
     state_bytes = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in schema.fields.values())
     parts = schema.parts if isinstance(schema, MultiAgentSchema) else (schema,)
     bytes_per_step = state_bytes + 4 * (max(part.num_features for part in parts) + 2) * schema.num_agents
@@ -191,27 +197,31 @@ def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
     return _RunSize(min(max_envs, num_envs), steps, limit)
 
 
-def _answer_with_line(runner: WorkerProcess, env: Environment, size: _RunSize, seed: int, time_limit: float) -> str:
+def _answer_with_line(
+    runner: WorkerProcess, env: Environment, schema: EnvSchema, size: _RunSize, seed: int, time_limit: float
+) -> str:
     """Returns the answer of the compiled run; if it ended early, plain Python repeats its last call and shows the line."""
     try:
         return runner.answer()
     except WorkerError as error:
         run = load_recorded_run(runner.folder, size.limit)
-        check_run = partial(_check_run, _ignore, env, seed=seed, replay_seconds=REPLAY_SECONDS)
+        check_run = partial(_check_run, _ignore, env, schema, seed=seed, replay_seconds=REPLAY_SECONDS)
         explain_crash(env, run, error, size.num_envs, seed, time_limit, check_run)
     except AuthoringError:
         run = load_recorded_run(runner.folder, size.limit)
         explain_error(env, run, size.num_envs, seed)
         if run is not None:  # Runs that differ may read other memory, whose index plain Python shows.
-            _check_run(_ignore, env, run, seed, REPLAY_SECONDS)
+            _check_run(_ignore, env, schema, run, seed, REPLAY_SECONDS)
         raise
 
 
-def _check_run(add: Add, env: Environment, run: CompiledRun | None, seed: int, replay_seconds: float) -> None:
+def _check_run(
+    add: Add, env: Environment, schema: EnvSchema, run: CompiledRun | None, seed: int, replay_seconds: float
+) -> None:
     """Checks the results of the compiled run."""
     assert run is not None, "the worker process has answered"
     try:
-        add("spaces", check_spaces(env, run))
+        add("spaces", check_spaces(env, schema, run))
     except NonFiniteResultError as error:
         raise explain_nonfinite(env, run, error, seed) from None
     if not isinstance(env, SingleAgentEnv):
@@ -245,17 +255,17 @@ def _check_cuda_c(add: Add, env: Environment, seed: int, compiles: bool) -> None
     add("CUDA C++", f"{report.num_results:,} results are {agreement}")
 
 
-def _check_simulator(add: Add, env: Environment, seed: int) -> None:
+def _check_simulator(add: Add, env: Environment, schema: EnvSchema, seed: int) -> None:
     """Compares a few steps in Numba's CUDA simulator with the CPU, if the simulator is enabled in this process."""
     if not numba_cuda.SIMULATED:
         add("simulator", "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in another process", ran=False)
         return
-    actions = random_actions(env, NUM_SIMULATED_STEPS, NUM_SIMULATED_ENVS, seed)
+    actions = random_actions(env, schema, NUM_SIMULATED_STEPS, NUM_SIMULATED_ENVS, seed)
     options: dict[str, Any] = {"output": "numpy", "max_episode_steps": short_episode_steps(NUM_SIMULATED_STEPS)}
     both = [VectorEnv(env, NUM_SIMULATED_ENVS, device=device, **options) for device in ("cpu", "simulator")]
     runs = (step_results(envs, actions.copy(), seed) for envs in both)
     for t, (expected, actual) in enumerate(zip(*runs, strict=True)):
-        check_equal_step(env, t, expected, actual, "the CPU and the CUDA simulator")
+        check_equal_step(env, schema, t, expected, actual, "the CPU and the CUDA simulator")
     add("simulator", "equals the CPU bit for bit")
 
 
@@ -321,3 +331,41 @@ def check_cuda_source(env: Environment) -> None:
             raise authoring_error_at(
                 source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf"
             )
+
+
+def missing_compiler() -> str:
+    """The reason why kernels cannot be compiled on this machine; "" if they can."""
+    if numba_cuda.SIMULATED:
+        return "the simulator compiles no kernels"
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+        for library in ("nvvm", "nvJitLink"):
+            pathfinder.load_nvidia_dynamic_lib(library)
+    except (ImportError, RuntimeError) as error:
+        return f"{str(error).splitlines()[0]}: {install_command('compile')}"
+    return ""
+
+
+def compile_kernels(env: Environment, folder: Path | None = None) -> str:
+    """Compiles the kernels of a step in the mode NEXT_STEP, which also resets.
+
+    The other modes and the reset call the same functions of the author with the same types.
+
+    Args:
+        env: the environment.
+        folder: not used; a `WorkerProcess` passes it.
+
+    Returns:
+        What was compiled, as text.
+
+    Raises:
+        AuthoringError: the code cannot be compiled.
+    """
+    options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=default_action_dtype(make_schema(env)))
+    num_kernels = 0
+    with explain_env_errors(env, "step"):
+        for kernel in make_kernels(env, options, make_launch_config(env, NUM_COMPILED_ENVS), True):
+            kernel.binary((9, 0))
+            num_kernels += 1
+    kernels = "kernel of a step" if num_kernels == 1 else f"{num_kernels} kernels of a step"
+    return f"{kernels} compiled"

@@ -91,9 +91,10 @@ def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
     Raises:
         AuthoringError: a function has a fault; the message names the line, the agent and the field.
     """
-    _, num_draws = check_first_states(PythonReference(env))
+    reference = PythonReference(env)
+    _, num_draws = check_first_states(reference)
     race_check = RaceCheck(env, short_episode_steps(steps), seed)
-    actions = random_actions(env, steps, NUM_ENVS, seed)
+    actions = random_actions(env, reference.schema, steps, NUM_ENVS, seed)
     for row in range(NUM_ENVS):
         race_check.begin_episode(row)
     num_steps = 0
@@ -155,11 +156,11 @@ class RaceCheck:
 
     def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
         self._seed, self._limit, self._random = seed, limit, np.random.default_rng(seed)
-        self.reference, self._checks = PythonReference(env, lambda s: self._view(s, self.log)), ResultChecks(env, None)
+        self.reference, self.log = PythonReference(env, lambda s: self._view(s, self.log)), AccessLog()
         self.env, schema = self.reference.env, self.reference.schema
+        self._checks = ResultChecks(env, schema, None)
         self._states: dict[int, EnvState] = {}
         self._episodes, self._times = [0] * NUM_ENVS, [0] * NUM_ENVS
-        self.log: AccessLog = []
         self.num_accesses = 0  # in logs that were cleared
         self._num_set_axes = {k: len(schema.sets[name]) for k, name in schema.field_sets.items()}
         # {(function, field): a write}, and {(function, field): (element, its read of what belongs to another one)}.
@@ -282,12 +283,10 @@ class RaceCheck:
 
     def _active(self, s: EnvState) -> NDArray[np.bool_]:
         """Returns whether each agent is active, (A,), after a check that `active` reads only the agent's own elements."""
-        reference, schema, active = self.reference, self.reference.schema, self.env.active
+        reference, schema = self.reference, self.reference.schema
         mask = np.ones(len(reference.agents), np.bool_)
-        if active is None:
-            return mask
-        for i in reference.agents:
-            function, index = author_function_of(active, reference.schema.roles, i)
+        for i in reference.agents if self.env.active is not None else ():
+            function, index = author_function_of(self.env.active, schema.roles, i)
             if function is None:
                 continue
             self._clear_log()
@@ -388,19 +387,18 @@ class RaceCheck:
 
     def _check_orders(self, calls: PhaseCalls, s: EnvState, after: EnvState) -> None:
         """Raises AuthoringError unless all elements, in order and in reverse order, change `s` to the state `after`."""
-        reference, function = self.reference, calls.function
         numbers = range(len(calls.indices))
         for order in (numbers, reversed(numbers)):
-            together = reference.copy(s)
+            together = self.reference.copy(s)
             view = self._view(together)
             for number in order:
-                call_checked(function, *calls.indices[number], view, *calls.arguments(number))
-            for name in reference.schema.array_fields:
+                call_checked(calls.function, *calls.indices[number], view, *calls.arguments(number))
+            for name in self.reference.schema.array_fields:
                 for element in self._differing_elements(name, after, together):
                     a, b = getattr(after, name)[element], getattr(together, name)[element]
-                    place = name_element(name, element)
-                    problem = f"{describe(function)} gives {place} the value {a} or {b}, depending on the order of agents"
-                    raise authoring_error(function, f"{problem}: it reads what it also writes; {SPLIT.format('that')}")
+                    value = f"{name_element(name, element)} the value {a} or {b}"
+                    problem = f"{describe(calls.function)} gives {value}, depending on the order of agents"
+                    raise authoring_error(calls.function, f"{problem}: it reads what it also writes; {SPLIT.format('that')}")
 
     def _check_scatter(self, phase: Reduction) -> None:
         """Checks the logged accesses of a reduction with `at`, whose functions must not read the field that it writes.

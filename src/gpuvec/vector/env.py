@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import cached_property
 from os import getpid
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import gymnasium as gym
@@ -19,22 +20,20 @@ from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device import Device, has_several_gpus, parse_device, refuse_fork
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.backends.kernel_set import import_gpu_modules
-from gpuvec.engine.layout.buffers import Buffer, KernelOptions
 from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
-from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, is_unbounded, stored_action_dtype
-from gpuvec.errors import FixedParameterError, StateError
-from gpuvec.registration import load_env
+from gpuvec.engine.single_agent.rollout_options import RANDOM
+from gpuvec.errors import AuthoringError, FixedParameterError, StateError
+from gpuvec.registration import find_import_path, load_env
 from gpuvec.spec import Environment
-from gpuvec.vector import copying, env_arguments, env_state
-from gpuvec.vector.action_faults import take_action_error
-from gpuvec.vector.actions import Actions
-from gpuvec.vector.debug_checks import make_debug_checks
+from gpuvec.vector import env_state
+from gpuvec.vector.actions import Actions, RoleActions, take_action_error
+from gpuvec.vector.env_arguments import DECLARED, complete_options, is_name_of, make_options
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.framework import make_framework
 from gpuvec.vector.native_arrays import as_native, on_stream
-from gpuvec.vector.outputs import OutputBuffers
+from gpuvec.vector.outputs import OutputBuffers, RoleOutputs
 from gpuvec.vector.rendering import Frames, LastActions, takes_action
 from gpuvec.vector.reset_arguments import (
     NUM_SEEDS,
@@ -44,13 +43,13 @@ from gpuvec.vector.reset_arguments import (
     parse_reset_mask,
     reset_option_values,
 )
-from gpuvec.vector.role_arrays import RoleActions, RoleOutputs
-from gpuvec.vector.roles import agents_by_role
 from gpuvec.vector.spaces import batched_space, space_by_role, space_of_agents
-from gpuvec.vector.stored_rollouts import Rollout, RolloutBuffers, RolloutStorage
+from gpuvec.vector.stored_rollouts import Rollout, RolloutStorage
 
 # Outputs that are infos of both a reset and a step
 INFO_OUTPUTS = ("action_mask", "to_move", "critic_obs")
+# By its name, as the entry points of `gpuvec.registration`, since checks are a layer above vector environments.
+DEBUG_CHECKS = "gpuvec.testing.step_checks"
 
 
 def _require_name(name: object) -> None:
@@ -107,7 +106,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     _constructor_arguments: dict[str, Any]  # those that no other attribute holds
     _seed: int | tuple[int | None, ...] | None  # of the last seeded reset
     _spec: Any
-    _storage: dict[tuple[int, bool, str], RolloutStorage]
 
     def __init__(
         self,
@@ -118,7 +116,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         output: str = "torch",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         buffers: int | None = None,
-        max_episode_steps: int | str | None = env_arguments.DECLARED,
+        max_episode_steps: int | str | None = DECLARED,
         render_mode: str | None = None,
         per_env: Sequence[str] = (),
         backend: str = "numba",
@@ -128,13 +126,11 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         **params: Any,
     ) -> None:
         declared = load_env(env)
-        self.num_envs = env_arguments.parse_num_envs(num_envs)
-        env_arguments.check_buffers(buffers)
-        env_arguments.check_render_mode(render_mode, declared)
-        env_arguments.check_flags(validate=validate, debug=debug)
-        per_env = env_arguments.parse_per_env(per_env)
-        self.autoreset_mode = env_arguments.parse_autoreset_mode(autoreset_mode)
-        self.max_episode_steps = env_arguments.parse_step_limit(max_episode_steps, declared.max_episode_steps)
+        options = make_options(
+            declared, num_envs, buffers, render_mode, per_env, autoreset_mode, max_episode_steps, validate, debug
+        )
+        self.num_envs, self.autoreset_mode = int(num_envs), options.autoreset
+        self.max_episode_steps = options.max_episode_steps
         self._constructor_arguments = {
             "env": env, "output": output, "autoreset_mode": autoreset_mode, "buffers": buffers, "backend": backend,
             "reward": reward, "validate": validate, "max_episode_steps": self.max_episode_steps, "render_mode": render_mode,
@@ -147,66 +143,46 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             "render_fps": declared.render_fps,
         }
         keywords = tuple(VectorEnv.__init__.__kwdefaults__ or ())
-        self._env, per_env_values = apply_params(declared, params, per_env, self.num_envs, keywords=keywords)
-        is_host = env_arguments.is_name_of(device, ("auto",)) and env_arguments.is_name_of(output, ("numpy",))
+        self._env, per_env_values = apply_params(declared, params, options.per_env, self.num_envs, keywords=keywords)
+        is_host = is_name_of(device, ("auto",)) and is_name_of(output, ("numpy",))
         self._device = parse_device("cpu" if is_host else device, import_gpu_modules)
         self._framework = make_framework(output, self._device)
-        options = KernelOptions(
-            self.autoreset_mode,
-            self.max_episode_steps,
-            per_env,
-            validate,
-            env_arguments.parse_reward(reward, self._env),
-            cuda_c=env_arguments.uses_cuda_c(backend, self._env, self._device),
-        )
-        self._allocate(options, per_env_values, buffers)
-        self._build_spaces()
-        self._init_step(self.simulation.schema)
-        self._debug_checks = make_debug_checks(self._env, self.simulation) if debug else None
-        self._keeps_actions = render_mode is not None and takes_action(self._env)
-        self._last_actions: LastActions | None = None
-        self._spec = self._seed = None
-        self._was_reset, self._pid = False, getpid()
-
-    def _allocate(self, options: KernelOptions, per_env_values: Mapping[str, Any], num_buffers: int | None) -> None:
-        """Creates the simulation and the output buffers.
-
-        Args:
-            options: what the kernels are compiled for.
-            per_env_values: {parameter: (E,) values} that differ from the default of all rows.
-            num_buffers: the length of the ring of output buffers; None for new arrays in every step.
-        """
+        options = complete_options(options, self._env, self._device, reward, backend)
         with self._device.current():
             self.simulation = Simulation(self._env, options, self.num_envs, self._device, self._framework.integer_dtype)
             for name, values in per_env_values.items():
                 self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
-            schema, outputs = self.simulation.schema, self.simulation.layout.outputs
+            schema: Any = self.simulation.schema
+            outputs: Any = self.simulation.layout.outputs
             by_role = isinstance(schema, MultiAgentSchema) and bool(schema.role_schemas)
-            self._role_outputs = RoleOutputs(schema, outputs) if by_role else None  # type: ignore[arg-type]  # of many agents
+            self._role_outputs = RoleOutputs(schema, outputs) if by_role else None
+            names = tuple(outputs) if self._role_outputs is None else self._role_outputs.names
             outputs = outputs if self._role_outputs is None else self._role_outputs.buffers
-            self._outputs = OutputBuffers(outputs, self.num_envs, self._device, self._framework, num_buffers)
-        self._ring, self._storage = num_buffers, {}
-
-    def _init_step(self, schema: EnvSchema) -> None:
-        """Looks up what every `step` needs, so that a step takes little time on the host."""
-        names = tuple(self.simulation.layout.outputs)
-        if self._role_outputs is not None:
-            assert isinstance(schema, MultiAgentSchema), "an environment with roles has many agents"
+            self._outputs = OutputBuffers(outputs, self.num_envs, self._device, self._framework, buffers)
+        self._rollouts = RolloutStorage(self.simulation, self._framework, buffers)
+        self._build_spaces()
+        # What every `step` needs is looked up here, so that a step takes little time on the host.
+        if by_role:
             self.read_actions: Any = RoleActions(schema, self.num_envs, self._device, self._framework).read
-            names = self._role_outputs.names
         else:
             shape = (self.num_envs, *schema.agents_shape, *schema.action.shape)
             self.read_actions = Actions(shape, schema.action.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
         self._copies = self._framework.copies
-        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.is_multi_agent = bool(schema.agents_shape)
-        # Outputs that are infos of both a reset and a step.
         self._info_indices: dict[str, int] = {name: names.index(name) for name in INFO_OUTPUTS if name in names}
-        self._final_critic_index = names.index("final_critic_obs") if "final_critic_obs" in names else None
         self._metric_indices = {name: names.index(f"metric_{name}") for name in self.metric_names}
-        self._flags_index = names.index("agent_mask") if "agent_mask" in names else None
+        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        infos = {"final_obs": "final_obs", "_final_obs": "final_mask", "_final_info": "final_mask"} if same_step else {}
+        infos |= {name: name for name in ("final_critic_obs", "agent_mask", "agent_terminated", *INFO_OUTPUTS)}
+        self._step_infos = {name: names.index(output) for name, output in infos.items() if output in names}
         self._has_several_gpus = self._device.kind == "cuda" and has_several_gpus()
+        checks = importlib.import_module(DEBUG_CHECKS) if debug else None
+        self._debug_checks: Any = checks and checks.StepChecks(self._env, self.simulation)
+        self._keeps_actions = render_mode is not None and takes_action(self._env)
+        self._last_actions: LastActions | None = None
+        self._spec = self._seed = None
+        self._was_reset, self._pid = False, getpid()
 
     def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode in every row, or in the rows of `options["reset_mask"]`; the other rows continue theirs.
@@ -238,7 +214,14 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):
-            mask = self._rows_to_reset(options)
+            mask = options.get("reset_mask")
+            mask = None if mask is None else parse_reset_mask(mask, self.num_envs, self._device)
+            if mask is not None and not self._was_reset:
+                if not bool(mask.all()):
+                    raise gym.error.ResetNeeded(
+                        "the first reset must be of all environments: call reset() without a reset_mask, or with True for all."
+                    )
+                mask = None
             outputs, arrays = self._outputs.take(stream)
             if stream_words is not None:
                 env_state.set_row_streams(self.simulation, stream_words)
@@ -267,23 +250,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 changed = {name: value for name, value in options.items() if name != "reset_mask"}
                 self._debug_checks.after_reset(arrays[0], mask, changed)
         return arrays[0], {name: arrays[k] for name, k in self._info_indices.items()}
-
-    def _rows_to_reset(self, options: Mapping[str, Any]) -> Any:
-        """The mask in the options of a reset as (E,) bool on the device; None for all rows.
-
-        Raises:
-            gymnasium.error.ResetNeeded: the first reset leaves rows out.
-        """
-        if options.get("reset_mask") is None:
-            return None
-        mask = parse_reset_mask(options["reset_mask"], self.num_envs, self._device)
-        if self._was_reset:
-            return mask
-        if not bool(mask.all()):
-            raise gym.error.ResetNeeded(
-                "the first reset must be of all environments: call reset() without a reset_mask, or with True for all."
-            )
-        return None
 
     def step(self, actions: Any, out: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps every row once.
@@ -327,16 +293,9 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             arrays = self._outputs.to_user(arrays, out)
         if self._role_outputs is not None:
             arrays = self._role_outputs.merge(arrays)
-        infos: dict[str, Any] = {}
-        if self._same_step:
-            final_mask = arrays[-1]
-            infos = {"final_obs": arrays[-2], "_final_obs": final_mask, "final_info": {}, "_final_info": final_mask}
-            if self._final_critic_index is not None:
-                infos["final_critic_obs"] = arrays[self._final_critic_index]
-        if self._flags_index is not None:
-            infos["agent_mask"], infos["agent_terminated"] = arrays[self._flags_index], arrays[self._flags_index + 1]
-        for name, k in self._info_indices.items():
-            infos[name] = arrays[k]
+        infos: dict[str, Any] = {name: arrays[k] for name, k in self._step_infos.items()}
+        if "final_obs" in infos:
+            infos["final_info"] = {}
         if self._metric_indices:
             infos["metrics"] = {name: arrays[k] for name, k in self._metric_indices.items()}
         results = arrays[0], arrays[1], arrays[2], arrays[3], infos
@@ -375,11 +334,20 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
         Raises:
             gymnasium.error.Error: the environment was made without a `render_mode`, closed, or never reset.
+            TypeError: `rows` is no sequence of integers.
+            IndexError: an index that no environment has.
         """
         if self.render_mode is None:
             raise gym.error.Error('this environment was made without render_mode="rgb_array".')
         self._check_usable()
-        indices = None if rows is None else self._row_indices(rows)
+        indices = np.arange(0) if rows is None else as_native(Device("cpu"), rows)  # negative ones count from the end
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            raise TypeError(
+                f"rows must be a sequence of indices of environments, as [0, 2], or None, got {describe_value(rows)}."
+            )
+        for row in indices.tolist():
+            if not -self.num_envs <= row < self.num_envs:
+                raise IndexError(f"row {row} of {self.num_envs}: rows are from 0 to {self.num_envs - 1}.")
         self.check()
         with on_stream(self._device, self._stream()) as stream:
             per_env = self.simulation.options.per_env
@@ -389,24 +357,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             frames = Frames(self._env, per_env_values, env_state.get_state(self.simulation), actions)
             if stream is not None:
                 stream.synchronize()  # since rows may be copied to the host while another stream is the current one
-        return frames if indices is None else tuple(frames[k] for k in indices)
-
-    def _row_indices(self, rows: Any) -> list[int]:
-        """The indices of environments in `rows`, of which negative ones count from the end.
-
-        Raises:
-            TypeError: no sequence of integers.
-            IndexError: an index that no environment has.
-        """
-        indices = as_native(Device("cpu"), rows)
-        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-            raise TypeError(
-                f"rows must be a sequence of indices of environments, as [0, 2], or None, got {describe_value(rows)}."
-            )
-        for row in indices.tolist():
-            if not -self.num_envs <= row < self.num_envs:
-                raise IndexError(f"row {row} of {self.num_envs}: rows are from 0 to {self.num_envs - 1}.")
-        return [int(row) for row in indices]
+        return frames if rows is None else tuple(frames[int(k)] for k in indices)
 
     # These are attributes in Gymnasium, hence the ignored errors.
 
@@ -463,7 +414,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """
         self._check_usable(needs_reset=False)
         with on_stream(self._device, self._stream()):
-            return agents_by_role(self.simulation, self._framework)
+            return env_state.agents_by_role(self.simulation, self._framework)
 
     @property
     def spec(self) -> Any:
@@ -504,7 +455,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
         If spaces are by role it is {role: (n, N)}, for the roles that have masks.
         """
-        schema, outputs = self.simulation.schema, self.simulation.layout.outputs
+        schema = self.simulation.schema
+        outputs = self.simulation.layout.outputs
         parts = schema.parts if isinstance(schema, MultiAgentSchema) else ()
         masks = {part.role: outputs.get(f"action_mask{part.suffix}") for part in parts}
         shapes = {role: mask.shape for role, mask in masks.items() if mask is not None}
@@ -536,9 +488,9 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Args:
             row: the index of the environment.
         """
-        names, buffers = self.simulation.options.per_env, self.simulation.buffers
         with on_stream(self._device, self._stream()):
-            return self._env.params._replace(**{name: buffers[f"param_{name}"][row].item() for name in names})
+            columns = {name: self.simulation.buffers[f"param_{name}"] for name in self.simulation.options.per_env}
+            return self._env.params._replace(**{name: column[row].item() for name, column in columns.items()})
 
     @property
     def kernel_version(self) -> int:
@@ -683,19 +635,15 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 f"{type(saved).__name__}{keys}."
             )
         seed = tuple(saved["seed"]) if isinstance(saved["seed"], list) else saved["seed"]
-        self._check_saved_seed(seed)
-        with on_stream(self._device, self._stream()):
-            env_state.load_state_dict(self.simulation, saved["buffers"])
-        self._seed = seed
-        self._was_reset = True
-
-    def _check_saved_seed(self, seed: Any) -> None:
-        """Raises StateError unless `seed` is one that a reset of this environment can have."""
         for value in seed if isinstance(seed, tuple) else (seed,):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < NUM_SEEDS):
                 raise StateError(f"'seed' holds {value!r}; allowed are integers from 0 to 2**64 - 1 and None.")
         if isinstance(seed, tuple) and len(seed) != self.num_envs:
             raise StateError(f"'seed' holds {len(seed)} seeds for {self.num_envs} environments.")
+        with on_stream(self._device, self._stream()):
+            env_state.load_state_dict(self.simulation, saved["buffers"])
+        self._seed = seed
+        self._was_reset = True
 
     def rollout(self, num_steps: int, policy: Any = RANDOM, out: Rollout | None = None) -> Rollout:
         """Makes T steps of every row in one kernel, with the results of T calls of `step` with the same actions.
@@ -722,109 +670,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if self._has_several_gpus and self._device.is_not_current():
             with self._device.current():
                 return self.rollout(num_steps, policy, out)
-        self._check_rollout(num_steps, out)
-        steps, stream = int(num_steps), self._stream()
-        kind = self._policy_kind(policy)
-        if kind == ACTION_ARRAY:
-            action_address, action_dtype, _owner = self._read_rollout_actions(policy, steps, stream)
-        else:
-            action_address, action_dtype = 0, None
-        launch = self.simulation.rollout_launcher(kind, action_dtype)
-        if out is None and stream and self._framework.capturing():
-            raise RuntimeError(
-                "memory cannot be allocated while a graph is captured: call rollout() before, and give what it returned as out."
-            )
-        storage = self._storage_for(steps, out is None)
-        obs_address, (obs,) = storage.obs.arrays_for(out, stream)
-        action = policy
-        if kind != ACTION_ARRAY:
-            packed, (action,) = storage.action.arrays_for(out, stream)
-            (action_address,) = memoryview(packed).cast("q")
-        outcome_addresses, outcome = storage.outcome.arrays_for(out, stream)
-        launch(stream, action_address, obs_address + outcome_addresses, steps)
-        if self._framework.copies:
-            out_arrays = None if out is None else out._asdict()
-            (obs,), outcome = storage.obs.to_user((obs,), out_arrays), storage.outcome.to_user(outcome, out_arrays)
-            if kind != ACTION_ARRAY:
-                (action,) = storage.action.to_user((action,), out_arrays)
-        return Rollout(obs, action, *outcome)
-
-    def _check_rollout(self, num_steps: int, out: Rollout | None) -> None:
-        """Raises an error if this environment has no rollouts, or an argument has a wrong type or value."""
-        if isinstance(self.simulation.schema, MultiAgentSchema):
-            raise NotImplementedError(
-                "rollout() supports environments of one agent with features and a state of scalars. Call step() for others."
-            )
-        if self._debug_checks is not None:
-            raise ValueError("rollout() makes all steps in one kernel, which debug=True cannot check: call step() instead.")
-        if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or not 1 <= num_steps < 2**31:
-            raise ValueError(f"num_steps must be an integer from 1 to 2**31 - 1, got {num_steps!r}.")
-        if out is not None and not isinstance(out, Rollout):
-            raise TypeError(f"out must be a Rollout that rollout() returned before, got {type(out).__name__}.")
-
-    def _policy_kind(self, policy: Any) -> Any:
-        """The policy as `Simulation.rollout_launcher` takes it: RANDOM, ACTION_ARRAY, or a function.
-
-        Raises:
-            TypeError, ValueError: another name, a function of other arguments, or another callable.
-        """
-        if isinstance(policy, str):
-            if policy != RANDOM:
-                raise ValueError(f"policy must be {RANDOM!r}, an array of actions, or a function, got {policy!r}.")
-            if is_unbounded(self.single_action_space):
-                raise ValueError(f"policy={RANDOM!r} needs finite bounds; the action space is {self.single_action_space}.")
-            return RANDOM
-        if isinstance(policy, FunctionType):
-            names = policy.__code__.co_varnames[: policy.__code__.co_argcount]
-            if len(names) != 3:
-                raise TypeError(f"a policy is a function policy(obs, key, p), got {policy.__name__}({', '.join(names)}).")
-            return policy
-        if callable(policy):
-            raise TypeError(
-                f"policy is a {type(policy).__name__}; it must be a plain function policy(obs, key, p), which can be compiled, "
-                "or an array of actions: step() the environment with the actions of any other policy."
-            )
-        return ACTION_ARRAY
-
-    def _read_rollout_actions(self, actions: Any, steps: int, stream: int) -> tuple[int, Any, Any]:
-        """(address, dtype, owner) of the actions of a rollout, (T, E) or (T, E, K)."""
-        layout = self.simulation.schema.action
-        shape = (steps, self.num_envs, *layout.shape)
-        try:
-            return Actions(shape, layout.discrete, self._device, self._framework).read(actions, stream)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"policy is no array of actions that fits: {error}") from None
-
-    def _storage_for(self, steps: int, provides_arrays: bool) -> RolloutStorage:
-        """The buffers of rollouts of one length.
-
-        Args:
-            steps: T.
-            provides_arrays: whether they provide new arrays; False if they only check the arrays of an `out`.
-        """
-        dtype = stored_action_dtype(self.single_action_space)
-        key = steps, provides_arrays, np.dtype(dtype).name
-        if key not in self._storage:
-            returned, shape = self.simulation.layout.outputs, self.simulation.schema.action.shape
-            action = Buffer(dtype, shape, wide=bool(shape) and np.dtype(dtype).itemsize == 4)
-            ring = self._ring if provides_arrays else None
-
-            def allocate(length: int, **buffers: Buffer) -> RolloutBuffers:
-                rows = {name: buffer._replace(shape=(self.num_envs, *buffer.shape)) for name, buffer in buffers.items()}
-                return RolloutBuffers(rows, length, self._device, self._framework, ring)
-
-            outcome = {name: buffer for name, buffer in returned.items() if name != "obs"}
-            self._storage[key] = RolloutStorage(
-                allocate(steps + 1, obs=returned["obs"]), allocate(steps, action=action), allocate(steps, **outcome)
-            )
-        return self._storage[key]
-
-    def _clear_storage(self) -> None:
-        """Drops all references to the arrays of rollouts, which are freed unless a user still references them."""
-        for storage in self._storage.values():
-            for buffers in storage:
-                buffers.clear()
-        self._storage.clear()
+        return self._rollouts.rollout(num_steps, policy, out, self.single_action_space, self._debug_checks is not None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the arguments of the constructor, and the state on the host, for which the host waits.
@@ -833,10 +679,12 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             gymnasium.error.ClosedEnvironmentError: the environment was closed.
         """
         self._check_usable(needs_reset=False)
-        per_env = self.simulation.options.per_env
+        per_env, env = self.simulation.options.per_env, self._constructor_arguments["env"]
+        with suppress(AuthoringError):  # An environment without an import path is copied itself.
+            env = env if isinstance(env, str) else find_import_path(env)
         arguments = {
             **self._constructor_arguments,
-            "env": copying.import_path_or_env(self._constructor_arguments["env"]),
+            "env": env,
             "num_envs": self.num_envs,
             "device": str(self._device),
             "per_env": per_env,
@@ -844,14 +692,14 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             **{name: self._stored_values(name) for name in per_env},
         }
         with on_stream(self._device, self._stream()):
-            simulation = copying.simulation_state(self.simulation, self._was_reset)
+            simulation = env_state.simulation_state(self.simulation, self._was_reset)
         random = deepcopy(self._np_random), self._np_random_seed  # `copy.copy` would share the generator
         return {"arguments": arguments, "simulation": simulation, "seed": self._seed, "random": random, "spec": self.spec}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["arguments"])  # type: ignore[misc]  # `copy` and `pickle` call this on a new, empty object
         with on_stream(self._device, self._stream()):
-            copying.restore(self.simulation, saved["simulation"])
+            env_state.restore(self.simulation, saved["simulation"])
         self._was_reset, self._seed = saved["simulation"]["buffers"] is not None, saved["seed"]
         (self._np_random, self._np_random_seed), self.spec = saved["random"], saved["spec"]
 
@@ -894,5 +742,5 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             self._raise_fault()
         finally:
             self._outputs.clear()
-            self._clear_storage()
+            self._rollouts.clear()
             self.simulation.close()

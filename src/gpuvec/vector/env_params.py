@@ -52,63 +52,22 @@ def apply_params(
         FixedParameterError: existing buffers or spaces do not fit the new values, or one row needs other shapes or constants
             than those that all rows share.
     """
-    _check_names(env, (*values, *per_env), keywords)
-    _check_can_be_stored(env, per_env)
-    single, lists = _split_single_and_lists(env, values, per_env, num_envs)
-    new_env = _with_params(env, single)
-    rows = {name: column for name, column in (stored or {}).items() if name not in values}
-    rows |= {name: column.tolist() for name, column in lists.items()}
-    check_rows(new_env, rows)
-    if stored is None:
-        refuse_other_rows(new_env, rows)
-    else:
-        # A single value of a stored parameter is written to the rows; the values that all rows share do not change.
-        shared_env = _with_params(env, {name: value for name, value in single.items() if name not in per_env})
-        refuse_other_shapes(env, shared_env, single)
-        rows |= {name: [value] * num_envs for name, value in single.items() if name in per_env}
-        refuse_other_rows(shared_env, rows)
-    return new_env, lists
-
-
-def _with_params(env: Environment, values: Mapping[str, Any]) -> Environment:
-    """`env` with other values of some parameters."""
-    return dataclasses.replace(env, params=env.params._replace(**values))
-
-
-def _check_names(env: Environment, names: Sequence[str], keywords: Sequence[str]) -> None:
-    """Raises UnknownParameterError for the first of `names` that is no parameter of `env`."""
-    known = env.params._fields
-    for name in names:
+    for name in (*values, *per_env):
+        known = env.params._fields
         if name not in known:
             similar = difflib.get_close_matches(name, (*known, *keywords), n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
             others = f"; every environment also takes {', '.join(keywords)}" if keywords else ""
             raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}{others}.")
-
-
-def _check_can_be_stored(env: Environment, per_env: tuple[str, ...]) -> None:
-    """Raises FixedParameterError if a structural parameter is named in `per_env`."""
-    structural = set(env.structural) & set(per_env)
-    if structural:
+    if structural := set(env.structural) & set(per_env):
         raise FixedParameterError(f"parameters {sorted(structural)} shape the environment and cannot be stored per row.")
-
-
-def _split_single_and_lists(
-    env: Environment, values: Mapping[str, Any], per_env: tuple[str, ...], num_envs: int
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """{parameter: value} and {parameter: (E,) array} of `values`, converted to the types of the defaults.
-
-    Raises:
-        TypeError, ValueError: as `apply_params` says.
-    """
-    single, lists = {}, {}
+    single, lists = dict[str, Any](), dict[str, NDArray[Any]]()  # converted to the types of the defaults
     for name, value in values.items():
         default = getattr(env.params, name)
-        kind = type(default)
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()  # noqa: PLW2901  # an array of no dimensions is a number
         if not isinstance(value, list | tuple | np.ndarray):
-            single[name] = _converted(kind, name, value, default)
+            single[name] = _converted(name, value, default)
         elif isinstance(value, np.ndarray) and value.ndim != 1:
             raise TypeError(f"parameter {name!r} must be one value for each environment, (E,), got {describe_value(value)}.")
         elif name not in per_env:
@@ -122,17 +81,42 @@ def _split_single_and_lists(
                 f"Got `{len(value)}` values for {num_envs} environments."
             )
         else:
-            lists[name] = np.array([_converted(kind, name, v, default) for v in value])
-    return single, lists
+            lists[name] = np.array([_converted(name, v, default) for v in value])
+    new_env = _with_params(env, single)
+    rows = {name: column for name, column in (stored or {}).items() if name not in values}
+    rows |= {name: column.tolist() for name, column in lists.items()}
+    check_rows(new_env, rows)
+    if stored is None:
+        refuse_other_rows(new_env, rows)
+    else:
+        # A single value of a stored parameter is written to the rows; the values that all rows share do not change.
+        shared_env = _with_params(env, {name: value for name, value in single.items() if name not in per_env})
+        differences = shape_differences(env, shared_env) if single else []
+        if differences:
+            names = ", ".join(map(repr, single))
+            arguments = ", ".join(f"{name}={value!r}" for name, value in single.items())
+            raise FixedParameterError(
+                f"parameter {names} shapes the environment, whose buffers exist: {'; '.join(differences)}; make a new one with "
+                f"{arguments}."
+            )
+        rows |= {name: [value] * num_envs for name, value in single.items() if name in per_env}
+        refuse_other_rows(shared_env, rows)
+    return new_env, lists
 
 
-def _converted(kind: type, name: str, value: Any, default: Any) -> Any:
-    """`value` as a bool, int or float, whichever `kind` is.
+def _with_params(env: Environment, values: Mapping[str, Any]) -> Environment:
+    """`env` with other values of some parameters."""
+    return dataclasses.replace(env, params=env.params._replace(**values))
+
+
+def _converted(name: str, value: Any, default: Any) -> Any:
+    """`value` as a bool, int or float, whichever the `default` is.
 
     Raises:
         TypeError: a value of another type.
         ValueError: nan, a number that 32 bits do not hold, or an infinite one unless the `default` is infinite, too.
     """
+    kind = type(default)
     allowed = {bool: bool | np.bool_, int: int | np.integer, float: float | int | np.floating | np.integer}[kind]
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
         raise TypeError(f"parameter {name!r} must be a {kind.__name__}, got {describe_value(value)}.")
@@ -145,27 +129,6 @@ def _converted(kind: type, name: str, value: Any, default: Any) -> Any:
         if not low <= value <= high:
             raise ValueError(f"parameter {name!r} must be a {kind.__name__} of 32 bits, from {low} to {high}, got {value!r}.")
     return kind(value)
-
-
-def refuse_other_shapes(env: Environment, new_env: Environment, values: Mapping[str, Any]) -> None:
-    """Refuses parameter values that need other buffers or spaces than those that exist.
-
-    Args:
-        env: the environment for which the buffers were allocated.
-        new_env: the environment with the new values.
-        values: {parameter: new value}.
-
-    Raises:
-        FixedParameterError: the shapes differ; the message says in what.
-    """
-    differences = shape_differences(env, new_env) if values else []
-    if differences:
-        names = ", ".join(map(repr, values))
-        arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        raise FixedParameterError(
-            f"parameter {names} shapes the environment, whose buffers exist: {'; '.join(differences)}; make a new one with "
-            f"{arguments}."
-        )
 
 
 def refuse_other_rows(env: Environment, rows: Rows) -> None:

@@ -1,25 +1,151 @@
-"""The state of an environment's rows: reading and writing fields, reset pools, and complete states for checkpoints.
+"""The state of an environment's rows: reading and writing fields, reset pools, checkpoints and copies, with all checks.
 
-Letters: E envs, A agents, P states of a reset pool.
+Some fields index arrays in kernels, which do not check bounds: `check_fields` and `check_saved` are the only places where they
+are checked.
+
+Letters: E envs, A agents, P states of a reset pool, N rows, which are environments or states of a reset pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from gpuvec.declaration_checks import describe_value, is_numeric
 from gpuvec.engine.backends.device_arrays import to_numpy
+from gpuvec.engine.layout.buffers import NO_FAULT, NO_STEP_LIMIT
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.env_params import apply_params
+from gpuvec.vector.framework import Framework
 from gpuvec.vector.native_arrays import read_array
-from gpuvec.vector.state_checks import check_fields, check_saved, has_roles, to_integer
+
+DescribeAllowed = Callable[..., str]  # describe(row, agent): which values are allowed there; describe(row) for whole rows
+MAX_VALUE_LENGTH = 200  # characters of a value in an error message
+
+
+def has_roles(sim: Simulation) -> bool:
+    """Returns whether the field `role` of the state is that of the engine; in other environments it is one of the author.
+
+    Args:
+        sim: the simulation.
+    """
+    return isinstance(sim.schema, MultiAgentSchema) and sim.schema.has_role_field
+
+
+def refuse_wrong(name: str, values: Any, wrong: Any, describe_allowed: DescribeAllowed, unit: str = "row") -> None:
+    """Refuses an array that has wrong elements.
+
+    Args:
+        name: how the message calls the array.
+        values: the array, (N, ...).
+        wrong: which elements are wrong, (N, ...) bool; (N,) for whole rows.
+        describe_allowed: returns which values are allowed at an index.
+        unit: how the message calls a row.
+
+    Raises:
+        StateError: an element is wrong; the message has the row, the agent and the value of the first one, and what is
+            allowed.
+    """
+    if not bool(wrong.any()):
+        return
+    row, *agent = (int(k) for k in np.argwhere(to_numpy(wrong))[0])
+    value = str(to_numpy(values)[(row, *agent)].tolist())
+    value = value if len(value) < MAX_VALUE_LENGTH else f"{value[:MAX_VALUE_LENGTH]}..."
+    place = f"{unit} {row}" + (f", agent {agent[0]}" if agent else "")
+    raise StateError(f"{name}, {place}: given {value}, allowed {describe_allowed(row, *agent)}.")
+
+
+def check_fields(
+    sim: Simulation, fields: Mapping[str, Any], stored: Mapping[str, Sequence[Any]], mask: Any = None, pool: bool = False
+) -> None:
+    """Refuses roles that the environment does not have, and values outside its `field_ranges`.
+
+    Args:
+        sim: the simulation.
+        fields: {field: (N,) or (N, A) array of the device's module}.
+        stored: {parameter: (E,) values} of the parameters that are stored per environment.
+        mask: the rows to check, (N,) bool; None for all.
+        pool: whether rows are states of a reset pool, which must be valid for every environment.
+
+    Raises:
+        StateError: a wrong value; the message has the field, the row, the value and what is allowed.
+    """
+    unit, xp = ("state of the pool" if pool else "row"), sim.device.arrays
+    if "role" in fields and has_roles(sim):
+        assert isinstance(sim.schema, MultiAgentSchema), "only these have roles"
+        role, counts = fields["role"], sim.schema.roles
+        wrong = (role < 0) | (role >= len(counts))
+        for number, count in enumerate(counts.values()):
+            wrong |= ((role == number).sum(-1) != count)[:, None]
+        wrong_rows = wrong.any(-1) if mask is None else wrong.any(-1) & mask
+        allowed = ", ".join(f"{count} times {number} ({name})" for number, (name, count) in enumerate(counts.items()))
+        refuse_wrong("state field 'role'", role, wrong_rows, lambda row: allowed)
+    env = sim.env
+    if env.field_ranges is None:
+        return
+    rows = list(zip(*stored.values(), strict=True)) or [()]
+    ranges = {row: env.field_ranges(env.params._replace(**dict(zip(stored, row, strict=True)))) for row in dict.fromkeys(rows)}
+    for name in (name for name in ranges[rows[0]] if name in fields):
+        values = fields[name]
+        low, high = (np.array([ranges[row][name][k] for row in rows]) for k in range(2))  # (E,), or (1,) if all rows are equal
+        if pool:
+            low, high = low.max(keepdims=True), high.min(keepdims=True)  # the range of all environments
+        column_shape = (-1, *(1,) * (values.ndim - 1))
+        # Also NaN is outside of a range.
+        wrong = ~((values >= xp.asarray(low).reshape(column_shape)) & (values <= xp.asarray(high).reshape(column_shape)))
+        wrong = wrong if mask is None else wrong & mask.reshape(column_shape)
+        row_low, row_high = (np.broadcast_to(limit, len(values)) for limit in (low, high))
+
+        def describe_allowed(row: int, *agent: int, low: Any = row_low, high: Any = row_high) -> str:
+            return f"{low[row]} to {high[row]}"
+
+        refuse_wrong(f"state field {name!r}", values, wrong, describe_allowed, unit)
+
+
+def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
+    """Refuses a saved state with which a kernel would index an array out of bounds, or an episode could not continue.
+
+    Args:
+        sim: the simulation.
+        saved: {name: array of the device's module}, with the shapes and dtypes of `sim.buffers`, except that all blocks have
+            one clock.
+
+    Raises:
+        StateError: a wrong value; the message has the field, the row, the value and what is allowed.
+    """
+    stored = {name: to_numpy(saved[f"param_{name}"]).tolist() for name in sim.options.per_env}
+    fields = {name: sim.field_in(saved, name) for name in sim.schema.fields}
+    check_fields(sim, fields, stored)
+    if "role" in fields and has_roles(sim):
+        expected = sim.sort_by_role(fields["role"])
+        agents_by_role = sim.field_in(saved, "agents_by_role")
+        host_expected = to_numpy(expected)
+        refuse_wrong(
+            "state field 'agents_by_role'",
+            agents_by_role,
+            agents_by_role != expected,
+            lambda *at: f"{host_expected[at]}, the agents by role",
+        )
+    limit = sim.options.max_episode_steps or NO_STEP_LIMIT
+    time = (saved["clock"] - saved["start"]).view(np.int32)  # -1 for an episode that awaits its reset
+    lowest_time = 0 if sim.options.autoreset is AutoresetMode.SAME_STEP else -1
+    note = " (-1 awaits its reset)" if lowest_time else ", as SAME_STEP has no episode that awaits its reset"
+    allowed = f"{lowest_time} to {limit - 1} steps since the start of an episode{note}"
+    refuse_wrong("'clock' less 'start'", time, (time < lowest_time) | (time >= limit), lambda row: allowed)
+    if "last_time" in saved:
+        last = saved["last_time"]
+        refuse_wrong("'last_time'", last, (last < 0) | (last > limit), lambda row: f"0 to {limit} steps of an episode")
+    faults = to_numpy(saved["faults"])
+    rows = sim.num_envs * (sim.schema.agents_shape or (1,))[0]
+    wrong = (faults != NO_FAULT) & (faults >> np.uint64(32) >= rows)
+    refuse_wrong("'faults'", faults, wrong, lambda row: f"a fault of {rows} rows or agents, or {NO_FAULT}", "kind")
 
 
 def get_state(sim: Simulation) -> dict[str, Any]:
@@ -47,6 +173,8 @@ def host_row(sim: Simulation, row: int) -> Any:
 def _parse_fields(sim: Simulation, fields: Mapping[str, Any], num_rows: int, pool: bool = False) -> dict[str, Any]:
     """Fields from a user as arrays of the device with the dtypes and shapes of the state, (num_rows, ...).
 
+    Outside a pool, one state or number for all rows is allowed too.
+
     Raises:
         StateError: no field, an unknown one, or values of a wrong shape or type.
     """
@@ -65,7 +193,24 @@ def _parse_fields(sim: Simulation, fields: Mapping[str, Any], num_rows: int, poo
         raise StateError(
             f"unknown state field(s) {sorted(map(str, unknown))}; the state of this environment has {', '.join(known)}."
         )
-    return {name: _parse_field(sim, name, values, num_rows, pool) for name, values in fields.items()}
+    unit, xp, arrays = ("state of the pool" if pool else "row"), sim.device.arrays, dict[str, Any]()
+    for name, values in fields.items():
+        buffer = known[name]
+        array, is_integer = _read_numbers(sim, name, values), np.dtype(buffer.dtype).kind in "iu"
+        array = array if is_integer else array.astype(buffer.dtype, copy=False)
+        shape = (num_rows, *buffer.shape)
+        if array.shape not in ([shape] if pool else [shape, buffer.shape, ()]):
+            per_agent = ", one value per agent" if buffer.shape else ""
+            per_row = "state of the pool" if pool else "value per environment"
+            raise StateError(f"state field {name!r} must have shape {shape}, one {per_row}{per_agent}, got {array.shape}.")
+        array = xp.broadcast_to(array, shape)
+        if is_integer and array.dtype != buffer.dtype and array.dtype.kind in "iuf":  # the conversion changes other numbers
+            limits = np.iinfo(buffer.dtype)
+            wrong = ~((array >= limits.min) & (array <= limits.max) & (array == np.floor(array)))
+            allowed = f"whole numbers from {limits.min} to {limits.max}"
+            refuse_wrong(f"state field {name!r}", array, wrong, lambda *at, allowed=allowed: allowed, unit)
+        arrays[name] = array.astype(buffer.dtype) if is_integer else array
+    return arrays
 
 
 def _read_numbers(sim: Simulation, name: str, values: Any) -> Any:
@@ -86,34 +231,6 @@ def _read_numbers(sim: Simulation, name: str, values: Any) -> Any:
     return sim.device.arrays.asarray(array, order="C")
 
 
-def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: bool) -> Any:
-    """One field of `_parse_fields`; outside a pool, one state or number for all rows is allowed too."""
-    buffer = sim.schema.fields[name]
-    is_integer = np.dtype(buffer.dtype).kind in "iu"
-    array = _read_numbers(sim, name, values)
-    array = array if is_integer else array.astype(buffer.dtype, copy=False)
-    shape = (num_rows, *buffer.shape)
-    if array.shape not in ([shape] if pool else [shape, buffer.shape, ()]):
-        per_agent = ", one value per agent" if buffer.shape else ""
-        per_row = "state of the pool" if pool else "value per environment"
-        raise StateError(f"state field {name!r} must have shape {shape}, one {per_row}{per_agent}, got {array.shape}.")
-    array = sim.device.arrays.broadcast_to(array, shape)
-    return to_integer(name, array, buffer.dtype, "state of the pool" if pool else "row") if is_integer else array
-
-
-def _read_pool(path: Path) -> dict[str, Any]:
-    """The arrays of an .npz file.
-
-    Raises:
-        StateError: there is no such file, or it is no .npz file of arrays without pickles.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except Exception as error:  # a damaged file may raise anything
-        raise StateError(f"{path} is no .npz file of arrays that can be read ({error}); numpy.savez writes one.") from error
-
-
 def _per_env_values(sim: Simulation) -> dict[str, Any]:
     """{parameter: (E,) values} of the parameters that are stored per environment."""
     return {name: sim.buffers[f"param_{name}"].tolist() for name in sim.options.per_env}
@@ -131,13 +248,13 @@ def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
         StateError: no field, an unknown one, a wrong shape, roles with other numbers of agents, or a number outside the
             environment's `field_ranges`; nothing is written then.
     """
-    num_envs, xp = sim.num_envs, sim.device.arrays
-    arrays = _parse_fields(sim, fields, num_envs)
-    rows = xp.ones(num_envs, bool) if mask is None else mask
+    xp = sim.device.arrays
+    arrays = _parse_fields(sim, fields, sim.num_envs)
+    rows = xp.ones(sim.num_envs, bool) if mask is None else mask
     check_fields(sim, arrays, _per_env_values(sim) if sim.env.field_ranges is not None else {}, rows)
     for name, values in arrays.items():
         field = sim.field(name)
-        new_values = xp.where(rows.reshape(num_envs, *(1,) * (field.ndim - 1)), values, field)
+        new_values = xp.where(rows.reshape(sim.num_envs, *(1,) * (field.ndim - 1)), values, field)
         if name == "role" and has_roles(sim):
             sim.set_roles(new_values)
         else:
@@ -161,7 +278,12 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     if states is None:
         return {}
     if isinstance(states, str | Path):
-        states = _read_pool(Path(states))
+        path = Path(states)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                states = dict(file)
+        except Exception as error:  # a damaged file may raise anything
+            raise StateError(f"{path} is no .npz file of arrays that can be read ({error}); numpy.savez writes one.") from error
     if not isinstance(states, Mapping):
         raise StateError(
             f"a reset pool must be a dict {{field: array}}, the path of an .npz file, or None; got {describe_value(states)}."
@@ -232,16 +354,59 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
                 f"{name!r} must have shape {expected.shape} and dtype {expected.dtype}, got {array.shape} and {array.dtype}."
             )
     arrays = {name: array.view(sim.buffers[name].dtype) for name, array in arrays.items()}
-    _check_parameters(sim, arrays)
-    check_saved(sim, arrays)
-    for name, array in arrays.items():
-        sim.buffers[name][:] = array
-
-
-def _check_parameters(sim: Simulation, arrays: Mapping[str, Any]) -> None:
-    """Raises StateError for stored parameter values that the environment would refuse at its construction."""
     names = sim.options.per_env
     try:
         apply_params(sim.env, {name: arrays[f"param_{name}"].tolist() for name in names}, names, sim.num_envs)
     except (TypeError, ValueError) as error:
         raise StateError(f"the parameters of rows in this state do not fit: {error}") from error
+    check_saved(sim, arrays)
+    for name, array in arrays.items():
+        sim.buffers[name][:] = array
+
+
+def simulation_state(sim: Simulation, was_reset: bool) -> dict[str, Any]:
+    """The contents of the buffers that a copy needs, as NumPy arrays; before the first reset only the reset pool."""
+    pool = {name: to_numpy(sim.pool_field(name)).copy() for name in sim.options.pool}
+    buffers = {name: to_numpy(array) for name, array in state_dict(sim).items()} if was_reset else None
+    return {"pool": pool, "buffers": buffers}
+
+
+def restore(sim: Simulation, saved: dict[str, Any]) -> None:
+    """Loads the result of `simulation_state` into a new simulation with the same arguments."""
+    if saved["pool"]:
+        sim.set_reset_pool(reset_pool(sim, saved["pool"]))
+    if saved["buffers"] is not None:
+        load_state_dict(sim, saved["buffers"])
+
+
+def agents_by_role(sim: Simulation, framework: Framework) -> dict[str, Any]:
+    """Returns the positions of each role's agents on the agent axis; the host waits for the device.
+
+    Args:
+        sim: the simulation.
+        framework: the framework of the arrays that are returned.
+
+    Returns:
+        {role: a slice of n positions, (n,) int64 indices, or (E, n) int64 indices}: the simplest that describes the role;
+        empty for an environment without roles.
+    """
+    if not isinstance(sim.schema, MultiAgentSchema) or not sim.schema.roles:
+        return {}
+    if sim.schema.role_schemas:
+        return {part.role: slice(part.first_agent, part.first_agent + part.num_agents) for part in sim.schema.parts}
+    order = sim.field("agents_by_role")  # (E, A): the agents of the first role, then those of the second, ...
+    all_envs_equal = bool((order == order[:1]).all())
+    first_env = to_numpy(order[0])
+    positions: dict[str, Any] = {}
+    begin = 0
+    for role, count in sim.schema.roles.items():
+        end = begin + count
+        agents = first_env[begin:end]
+        if not all_envs_equal:
+            positions[role] = framework.wrap(order[:, begin:end].astype(np.int64))
+        elif (np.diff(agents) == 1).all():
+            positions[role] = slice(int(agents[0]), int(agents[0]) + count)
+        else:
+            positions[role] = framework.wrap(sim.device.arrays.asarray(agents.astype(np.int64)))
+        begin = end
+    return positions

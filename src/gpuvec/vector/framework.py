@@ -9,7 +9,7 @@ import importlib
 import math
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,62 +27,24 @@ OUTPUTS = ("torch", "cupy", "jax", "numpy", "dlpack")
 ArrayPointer: TypeAlias = tuple[int, str, tuple[int, ...], Any]
 
 
-class Framework(Protocol):
-    """The library whose arrays an environment returns, as the argument `output` names it."""
-
-    @property
-    def copies(self) -> bool:
-        """Whether users get copies on the host, in place of the memory that `rows` returns."""
-
-    @property
-    def integer_dtype(self) -> DType:
-        """The dtype of integers that the framework makes by default, such as sampled actions."""
-
-    @property
-    def alignment(self) -> int:
-        """Bytes to which an array must be aligned so that `rows` needs no copy."""
-
-    def wrap(self, array: Any) -> Any:
-        """Returns an array of this framework over the same memory.
-
-        Args:
-            array: a NumPy or CuPy array (...).
-        """
-
-    def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
-        """Yields arrays of this framework over the consecutive arrays in a slab, without copies.
-
-        Args:
-            slab: a flat NumPy or CuPy array, in which each array is padded to the alignment.
-            steps: the number of arrays.
-            shape: the shape of each array.
-        """
-
-    def stream(self) -> int:
-        """Returns the handle of the framework's current CUDA stream; 0 on a CPU."""
-
-    def capturing(self) -> bool:
-        """Returns whether that stream is being captured into a graph; CUDA's default stream, with handle 0, never is."""
-
-    def pointer(self, array: Any) -> ArrayPointer | None:
-        """Returns the pointer to a C-contiguous array of this framework on the device; None for any other object.
-
-        Args:
-            array: any object; an array of this framework that is not C-contiguous is copied.
-        """
-
-
 @cache
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     """The dtype as text, which unlike `dtype.name` includes another byte order; NumPy takes 2 us to format it."""
     return str(dtype)
 
 
-class NativeArrays:
-    """The arrays that buffers consist of: NumPy's on a CPU, CuPy's on a GPU.
+class Framework:
+    """The library whose arrays an environment returns, as the argument `output` names it.
+
+    This class itself is that of the arrays that buffers consist of: NumPy's on a CPU, CuPy's on a GPU.
 
     Args:
         device: the device of the arrays.
+
+    Attributes:
+        copies: whether users get copies on the host, in place of the memory that `rows` returns.
+        integer_dtype: the dtype of integers that the framework makes by default, such as sampled actions.
+        alignment: bytes to which an array must be aligned so that `rows` needs no copy.
     """
 
     copies = False
@@ -93,23 +55,37 @@ class NativeArrays:
         self.device = device
 
     def wrap(self, array: Any) -> Any:
-        """Returns `array` itself."""
+        """Returns an array of this framework over the same memory.
+
+        Args:
+            array: a NumPy or CuPy array (...).
+        """
         return array
 
     def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
-        """Yields the `steps` arrays of `shape` in `slab`, as `Framework.rows` describes."""
+        """Yields arrays of this framework over the consecutive arrays in a slab, without copies.
+
+        Args:
+            slab: a flat NumPy or CuPy array, in which each array is padded to the alignment.
+            steps: the number of arrays.
+            shape: the shape of each array.
+        """
         return map(self.wrap, slab.reshape(steps, *shape))
 
     def stream(self) -> int:
-        """Returns the handle of CuPy's current stream; 0 on a CPU."""
+        """Returns the handle of the framework's current CUDA stream; 0 on a CPU."""
         return int(self.device.arrays.cuda.get_current_stream(self.device.ordinal).ptr) if self.device.kind == "cuda" else 0
 
     def capturing(self) -> bool:
-        """Returns whether CuPy's current stream is being captured."""
+        """Returns whether that stream is being captured into a graph; CUDA's default stream, with handle 0, never is."""
         return self.device.kind == "cuda" and bool(self.device.arrays.cuda.get_current_stream().is_capturing())
 
     def pointer(self, array: Any) -> ArrayPointer | None:
-        """Returns the pointer to `array`, or None, as `Framework.pointer` describes."""
+        """Returns the pointer to a C-contiguous array of this framework on the device; None for any other object.
+
+        Args:
+            array: any object; an array of this framework that is not C-contiguous is copied.
+        """
         if type(array) is not self.device.arrays.ndarray:
             return None
         if self.device.kind == "cuda" and array.device.id != self.device.ordinal:
@@ -118,7 +94,7 @@ class NativeArrays:
         return address_of(array), _dtype_name(array.dtype), array.shape, array
 
 
-class HostArrays(NativeArrays):
+class HostArrays(Framework):
     """NumPy arrays for an environment on a GPU: kernels write to the device, and users get copies, for which the host waits."""
 
     copies = True
@@ -141,7 +117,8 @@ class DLPackArray:
 
     def __init__(self, array: Any) -> None:
         self._array = array
-        self.shape, self.dtype = array.shape, array.dtype
+        self.shape = array.shape
+        self.dtype = array.dtype
 
     @property
     def native(self) -> Any:
@@ -160,7 +137,7 @@ class DLPackArray:
         return f"DLPackArray(shape={self.shape}, dtype={self.dtype}, device={self.__dlpack_device__()})"
 
 
-class DLPackObjects(NativeArrays):
+class DLPackObjects(Framework):
     """Objects that offer `__dlpack__` and nothing else."""
 
     def wrap(self, array: Any) -> Any:
@@ -174,7 +151,7 @@ class DLPackObjects(NativeArrays):
         return (*pointer[:3], array) if pointer is not None and pointer[3] is native else pointer
 
 
-class JaxArrays(NativeArrays):
+class JaxArrays(Framework):
     """JAX arrays; JAX has no views, so each array is imported separately.
 
     Args:
@@ -224,7 +201,7 @@ def make_framework(output: str, device: Device) -> Framework:
     if output == "cupy" and not on_gpu:
         raise ValueError(f"output={output!r} cannot hold memory of {device}; use 'torch', 'numpy', 'jax' or 'dlpack'.")
     if output in ("numpy", "cupy"):
-        return HostArrays(device) if output == "numpy" and on_gpu else NativeArrays(device)
+        return HostArrays(device) if output == "numpy" and on_gpu else Framework(device)
     if output == "dlpack":
         return DLPackObjects(device)
     try:

@@ -18,8 +18,72 @@ from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import Buffer
-from gpuvec.vector.framework import Framework, NativeArrays
+from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.vector.framework import Framework
 from gpuvec.vector.host_copies import copies_on_host
+
+NAMES = ("obs", "action_mask", "final_obs")  # the outputs that are dicts by role
+
+
+class RoleOutputs:
+    """The order of the outputs in which those of the roles are dicts {role: array}.
+
+    Args:
+        schema: the schema of the environment.
+        outputs: {name: buffer} of the outputs of a step, with those of each role.
+    """
+
+    def __init__(self, schema: MultiAgentSchema, outputs: Mapping[str, Buffer]) -> None:
+        roles = {f"{name}{part.suffix}": (name, part.role) for name in NAMES for part in schema.parts}
+        places: dict[str, int | dict[str, int]] = {}
+        for k, name in enumerate(outputs):
+            if name in roles:
+                merged, role = roles[name]
+                indices = places.setdefault(merged, {})
+                assert isinstance(indices, dict), "outputs of roles have one name in common"
+                indices[role] = k
+            else:
+                places[name] = k
+        self.names = tuple(places)
+        """The names of the outputs in the order of `merge`."""
+        self.buffers = {"{} of {}".format(*roles[name]) if name in roles else name: b for name, b in outputs.items()}
+        """{name: buffer} of the outputs in their own order; an output of a role has a name such as "obs of speaker"."""
+        self._places = tuple(places.values())
+
+    def merge(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the outputs in the order of `names`, those of roles as dicts {role: array}.
+
+        Args:
+            arrays: the outputs in their own order.
+        """
+        return tuple(
+            arrays[place] if isinstance(place, int) else {role: arrays[k] for role, k in place.items()}
+            for place in self._places
+        )
+
+    def split(self, out: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arrays of a caller by the names of `buffers`.
+
+        Args:
+            out: {name: array}, and {name: {role: array}} for outputs of roles.
+
+        Raises:
+            ValueError: arrays for an output of roles that are no dict of some of the roles.
+        """
+        if not isinstance(out, Mapping):
+            raise TypeError(f"out must be a dict of arrays to write to, got {describe_value(out)}.")
+        arrays: dict[str, Any] = {}
+        for name, value in out.items():
+            place = dict(zip(self.names, self._places, strict=True)).get(name)
+            if not isinstance(place, dict):
+                arrays[name] = value
+            elif not isinstance(value, Mapping) or not value.keys() <= place.keys():
+                keys = list(value) if isinstance(value, Mapping) else type(value).__name__
+                raise ValueError(f"out[{name!r}] must be a dict of arrays by role, {', '.join(map(repr, place))}, got {keys}.")
+            else:
+                arrays |= {f"{name} of {role}": array for role, array in value.items()}
+        return arrays
+
 
 SLAB_BYTES = 32 << 20
 SLAB_STEPS = 256
@@ -61,8 +125,14 @@ class OutputBuffers:
         """The names of the outputs in `out`."""
         self._ring = ring
         # The framework of the arrays that a caller may pass to be written to.
-        self._out_framework = NativeArrays(Device("cpu")) if framework.copies else framework
-        self._layouts = [self._slab_layout(name, buffer) for name, buffer in buffers.items()]
+        self._out_framework = Framework(Device("cpu")) if framework.copies else framework
+        self._layouts = []
+        for name, buffer in buffers.items():
+            shape = (num_envs, *buffer.shape)
+            unit = max(1, framework.alignment // np.dtype(buffer.dtype).itemsize)  # elements
+            stride = -(-math.prod(shape) // unit) * unit
+            is_final = name.startswith(("final_obs", "final_critic_obs"))
+            self._layouts.append(_SlabLayout(shape, buffer.dtype, "zeros" if is_final else "empty", stride, unit - 1))
         self._strides = np.array([layout.stride * np.dtype(layout.dtype).itemsize for layout in self._layouts])  # in bytes
         self._bytes = int(self._strides.sum())  # of one set
         self._captured: list[Outputs] = []
@@ -81,18 +151,10 @@ class OutputBuffers:
             RuntimeError: memory must be allocated while a graph is being captured.
         """
         outputs = next(self._ready, None)
-        if outputs is None:
-            outputs = self._refill()
-        if stream and self._ring is None and self._framework.capturing():
-            # Every replay of the graph writes to this memory, so it must stay allocated without a reference of the user.
-            self._captured.append(outputs)
-        return outputs
-
-    def _refill(self) -> Outputs:
-        """Starts the ring again, or allocates a new slab; returns the first set."""
-        if self._ring is not None:
+        if outputs is None and self._ring is not None:
             self._ready = iter(self._sets)
-        else:
+            outputs = next(self._ready)
+        elif outputs is None:
             if self._framework.capturing():
                 raise RuntimeError(
                     "no new output buffers are left, and memory cannot be allocated while a graph is captured: make the "
@@ -102,14 +164,11 @@ class OutputBuffers:
             if steps == 1:
                 self._device.require_bytes(self._bytes, "a slab of output buffers")
             self._ready = self._allocate(steps)
-        return next(self._ready)
-
-    def _slab_layout(self, name: str, buffer: Buffer) -> _SlabLayout:
-        shape = (self._num_envs, *buffer.shape)
-        unit = max(1, self._framework.alignment // np.dtype(buffer.dtype).itemsize)  # elements
-        stride = -(-math.prod(shape) // unit) * unit
-        is_final = name.startswith(("final_obs", "final_critic_obs"))
-        return _SlabLayout(shape, buffer.dtype, "zeros" if is_final else "empty", stride, unit - 1)
+            outputs = next(self._ready)
+        if stream and self._ring is None and self._framework.capturing():
+            # Every replay of the graph writes to this memory, so it must stay allocated without a reference of the user.
+            self._captured.append(outputs)
+        return outputs
 
     def _allocate(self, steps: int) -> Iterator[Outputs]:
         """Allocates slabs for a number of steps and returns their sets of outputs."""
@@ -144,42 +203,31 @@ class OutputBuffers:
         if unknown:
             raise ValueError(f"out has unknown names {unknown}; it may hold {', '.join(map(repr, self.names))}.")
         copies = self._framework.copies
+        addresses, arrays = [0] * len(self.names), list[Any]([None] * len(self.names))
         if copies or len(out) < len(self.names):
             packed, own_arrays = self.take(stream)
-            own_addresses = np.frombuffer(packed, np.int64)
-        addresses, arrays = [], []
+            addresses, arrays = np.frombuffer(packed, np.int64).tolist(), list(own_arrays)
         for k, (name, buffer) in enumerate(zip(self.names, self._buffers, strict=True)):
-            address = self._address_of_out(name, out[name], buffer) if name in out else None
-            if address is None or copies:
-                addresses.append(own_addresses[k])
-                arrays.append(own_arrays[k])
-            else:
-                addresses.append(address)
-                arrays.append(out[name])
-        return np.array(addresses).tobytes(), tuple(arrays)
-
-    def _address_of_out(self, name: str, array: Any, buffer: Buffer) -> int:
-        """The address of an array that the caller passed for an output.
-
-        Raises:
-            ValueError: an array of the wrong shape, dtype, device or memory order.
-        """
-        shape, dtype_name = (self._num_envs, *buffer.shape), np.dtype(buffer.dtype).name
-        copies = self._framework.copies
-        pointer = self._out_framework.pointer(array)
-        if (
-            pointer is not None
-            and pointer[1:3] == (dtype_name, shape)
-            and pointer[3] is array  # otherwise `pointer` copied it, since it was not C-contiguous
-            and (copies or pointer[0] % buffer.alignment == 0)
-            and getattr(getattr(array, "flags", None), "writeable", True)
-        ):
-            return pointer[0]
-        place = "the host" if copies else f"{self._device}, aligned to {buffer.alignment} bytes"
-        raise ValueError(
-            f"out[{name!r}] must be a writable C-contiguous array of shape {shape} and dtype {dtype_name} on {place}, got "
-            f"{type(array).__name__} of shape {tuple(getattr(array, 'shape', ()))} and dtype {getattr(array, 'dtype', None)}."
-        )
+            if name not in out:
+                continue
+            array, shape, dtype_name = out[name], (self._num_envs, *buffer.shape), np.dtype(buffer.dtype).name
+            pointer = self._out_framework.pointer(array)
+            if (
+                pointer is None
+                or pointer[1:3] != (dtype_name, shape)
+                or pointer[3] is not array  # `pointer` copied it, since it was not C-contiguous
+                or not (copies or pointer[0] % buffer.alignment == 0)
+                or not getattr(getattr(array, "flags", None), "writeable", True)
+            ):
+                place = "the host" if copies else f"{self._device}, aligned to {buffer.alignment} bytes"
+                raise ValueError(
+                    f"out[{name!r}] must be a writable C-contiguous array of shape {shape} and dtype {dtype_name} on {place}, "
+                    f"got {type(array).__name__} of shape {tuple(getattr(array, 'shape', ()))} and dtype "
+                    f"{getattr(array, 'dtype', None)}."
+                )
+            if not copies:
+                addresses[k], arrays[k] = pointer[0], array
+        return np.array(addresses, np.int64).tobytes(), tuple(arrays)
 
     def to_user(self, arrays: tuple[Any, ...], out: Mapping[str, Any] | None) -> tuple[Any, ...]:
         """Returns the arrays that the caller of a step gets.

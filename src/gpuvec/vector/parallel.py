@@ -79,7 +79,11 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         self._envs = envs if is_on_cpu else ToNumpy(envs)
         self.render_mode = render_mode
         self.metadata = {**self._envs.metadata, "name": spec.name, "is_parallelizable": True}
-        self._agent_indices = _name_agents(self._envs.roles or {"agent": slice(None)}, self._envs.num_agents)
+        names: dict[int, str] = {}
+        for role, positions in (self._envs.roles or {"agent": slice(None)}).items():
+            indices = np.arange(self._envs.num_agents)[positions].tolist()
+            names |= {index: f"{role}_{k}" for k, index in enumerate(indices)}
+        self._agent_indices = {names[index]: index for index in sorted(names)}
         self.possible_agents = list(self._agent_indices)
         self.agents: list[str] = []
         self._episode_ended = True  # or none has begun
@@ -269,17 +273,3 @@ def _first_actions(space: gym.Space[Any]) -> NDArray[Any]:
         return np.zeros(space.shape)
     assert isinstance(space, gym.spaces.MultiDiscrete), "the discrete actions of all agents are one MultiDiscrete space"
     return space.start.astype(np.int64)
-
-
-def _name_agents(roles: dict[str, Any], num_agents: int) -> dict[str, int]:
-    """{name of an agent: its index}, in the order of indices.
-
-    Args:
-        roles: {role: the positions of its agents}, as `VectorEnv.roles` returns them.
-        num_agents: A.
-    """
-    names: dict[int, str] = {}
-    for role, positions in roles.items():
-        indices = np.arange(num_agents)[positions]
-        names |= {int(index): f"{role}_{k}" for k, index in enumerate(indices)}
-    return {names[index]: index for index in sorted(names)}

@@ -5,8 +5,18 @@ Letters: T steps, E envs, D features, K action components.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any, NamedTuple
 
+import gymnasium as gym
+import numpy as np
+
+from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.engine.simulation import Simulation
+from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, is_unbounded, stored_action_dtype
+from gpuvec.vector.actions import Actions
+from gpuvec.vector.framework import Framework
 from gpuvec.vector.outputs import OutputBuffers, Outputs
 
 
@@ -22,27 +32,124 @@ class Rollout(NamedTuple):
     final_mask: Any = None  # in SAME_STEP (T, E) bool: which rows of final_obs are defined
 
 
-class RolloutBuffers(OutputBuffers):
-    """Provides the arrays of rollouts, as `OutputBuffers` does for steps, under the names that `Rollout` has."""
+class RolloutStorage:
+    """The arrays of the rollouts of an environment, by their lengths.
 
-    def arrays_for(self, out: Rollout | None, stream: int) -> Outputs:
-        """Returns the arrays that the next rollout writes to.
+    Args:
+        simulation: makes the rollouts.
+        framework: the framework of the arrays.
+        ring: the number of sets of arrays that are reused in turn; None for new arrays in every rollout.
+    """
+
+    def __init__(self, simulation: Simulation, framework: Framework, ring: int | None) -> None:
+        self._simulation, self._framework, self._ring = simulation, framework, ring
+        # {key: those of the observations, of the actions, and of the other fields of a `Rollout`}
+        self._buffers: dict[tuple[int, bool, str], tuple[OutputBuffers, OutputBuffers, OutputBuffers]] = {}
+
+    def rollout(self, num_steps: int, policy: Any, out: Rollout | None, action_space: gym.Space[Any], debug: bool) -> Rollout:
+        """Makes a rollout, as `VectorEnv.rollout` describes it.
 
         Args:
-            out: the rollout to write to; None for new arrays.
-            stream: the handle of the CUDA stream on which the rollout will be launched.
-
-        Raises:
-            ValueError: arrays of `out` that do not fit.
+            num_steps, policy, out: its arguments.
+            action_space: of one row.
+            debug: whether the environment was made with `debug`.
         """
-        if out is None:
-            return self.take(stream)
-        return self.resolve_out({name: getattr(out, name) for name in self.names}, stream)
+        sim = self._simulation
+        framework = self._framework
+        if isinstance(sim.schema, MultiAgentSchema):
+            raise NotImplementedError(
+                "rollout() supports environments of one agent with features and a state of scalars. Call step() for others."
+            )
+        if debug:
+            raise ValueError("rollout() makes all steps in one kernel, which debug=True cannot check: call step() instead.")
+        if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or not 1 <= num_steps < 2**31:
+            raise ValueError(f"num_steps must be an integer from 1 to 2**31 - 1, got {num_steps!r}.")
+        if out is not None and not isinstance(out, Rollout):
+            raise TypeError(f"out must be a Rollout that rollout() returned before, got {type(out).__name__}.")
+        kind = _policy_kind(policy, action_space)
+        steps, stream, layout = int(num_steps), framework.stream(), sim.schema.action
+        action, action_address, action_dtype, _owner = policy, 0, None, None
+        if kind == ACTION_ARRAY:
+            try:
+                actions = Actions((steps, sim.num_envs, *layout.shape), layout.discrete, sim.device, framework)
+                action_address, action_dtype, _owner = actions.read(policy, stream)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"policy is no array of actions that fits: {error}") from None
+        launch = sim.rollout_launcher(kind, action_dtype)
+        if out is None and stream and framework.capturing():
+            raise RuntimeError(
+                "memory cannot be allocated while a graph is captured: call rollout() before, and give what it returned as out."
+            )
+
+        def arrays_of(buffers: OutputBuffers) -> Outputs:
+            if out is None:
+                return buffers.take(stream)
+            return buffers.resolve_out({name: getattr(out, name) for name in buffers.names}, stream)
+
+        obs_buffers, action_buffers, outcome_buffers = self._buffers_for(steps, out is None, action_space)
+        obs_address, (obs,) = arrays_of(obs_buffers)
+        if kind != ACTION_ARRAY:
+            packed, (action,) = arrays_of(action_buffers)
+            (action_address,) = memoryview(packed).cast("q")
+        outcome_addresses, outcome = arrays_of(outcome_buffers)
+        launch(stream, action_address, obs_address + outcome_addresses, steps)
+        if framework.copies:
+            out_arrays = None if out is None else out._asdict()
+            (obs,), outcome = obs_buffers.to_user((obs,), out_arrays), outcome_buffers.to_user(outcome, out_arrays)
+            if kind != ACTION_ARRAY:
+                (action,) = action_buffers.to_user((action,), out_arrays)
+        return Rollout(obs, action, *outcome)
+
+    def _buffers_for(
+        self, steps: int, provides_arrays: bool, action_space: gym.Space[Any]
+    ) -> tuple[OutputBuffers, OutputBuffers, OutputBuffers]:
+        """The buffers of rollouts of T `steps`, which provide new arrays, or only check the arrays of an `out`."""
+        dtype = stored_action_dtype(action_space)
+        key = steps, provides_arrays, np.dtype(dtype).name
+        if key not in self._buffers:
+            sim = self._simulation
+            shape, outcome = sim.schema.action.shape, dict(sim.layout.outputs)
+            action = Buffer(dtype, shape, wide=bool(shape) and np.dtype(dtype).itemsize == 4)
+            parts = (steps + 1, {"obs": outcome.pop("obs")}), (steps, {"action": action}), (steps, outcome)
+            ring = self._ring if provides_arrays else None
+            obs_buffers, action_buffers, outcome_buffers = (
+                OutputBuffers(
+                    {name: buffer._replace(shape=(sim.num_envs, *buffer.shape)) for name, buffer in buffers.items()},
+                    length, sim.device, self._framework, ring,
+                )
+                for length, buffers in parts
+            )  # fmt: skip
+            self._buffers[key] = obs_buffers, action_buffers, outcome_buffers
+        return self._buffers[key]
+
+    def clear(self) -> None:
+        """Drops all references to the arrays of rollouts, which are freed unless a user still references them."""
+        for parts in self._buffers.values():
+            for buffers in parts:
+                buffers.clear()
+        self._buffers.clear()
 
 
-class RolloutStorage(NamedTuple):
-    """The arrays of rollouts of one length."""
+def _policy_kind(policy: Any, action_space: gym.Space[Any]) -> Any:
+    """The policy as `Simulation.rollout_launcher` takes it: RANDOM, ACTION_ARRAY, or a function.
 
-    obs: RolloutBuffers
-    action: RolloutBuffers
-    outcome: RolloutBuffers  # the other fields of a `Rollout`
+    Raises:
+        TypeError, ValueError: another name, a function of other arguments, or another callable.
+    """
+    if isinstance(policy, str):
+        if policy != RANDOM:
+            raise ValueError(f"policy must be {RANDOM!r}, an array of actions, or a function, got {policy!r}.")
+        if is_unbounded(action_space):
+            raise ValueError(f"policy={RANDOM!r} needs finite bounds; the action space is {action_space}.")
+        return RANDOM
+    if isinstance(policy, FunctionType):
+        names = policy.__code__.co_varnames[: policy.__code__.co_argcount]
+        if len(names) != 3:
+            raise TypeError(f"a policy is a function policy(obs, key, p), got {policy.__name__}({', '.join(names)}).")
+        return policy
+    if callable(policy):
+        raise TypeError(
+            f"policy is a {type(policy).__name__}; it must be a plain function policy(obs, key, p), which can be compiled, "
+            "or an array of actions: step() the environment with the actions of any other policy."
+        )
+    return ACTION_ARRAY

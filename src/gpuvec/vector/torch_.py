@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import LOWEST_ADDRESS
-from gpuvec.engine.compiler.types import DType
-from gpuvec.vector.framework import ArrayPointer
+from gpuvec.vector.framework import ArrayPointer, Framework
 from gpuvec.vector.native_arrays import check_has_memory
 
 _DTYPE_NAMES = {
@@ -24,19 +22,16 @@ _DTYPE_NAMES = {
 TENSORS_PER_SPLIT = 64
 
 
-class TorchTensors:
+class TorchTensors(Framework):
     """Tensors on the environment's device; kernels run on torch's current stream, which is read in every call.
 
     Args:
         device: the device of the tensors.
     """
 
-    copies = False
-    integer_dtype: DType = np.int64
-    alignment = 1
-
     def __init__(self, device: Device) -> None:
-        self.device, self._index = device, device.ordinal if device.kind == "cuda" else -1
+        super().__init__(device)
+        self._index = device.ordinal if device.kind == "cuda" else -1
         if device.kind == "cuda":
             torch.cuda.init()
             # This getter takes 0.07 us, and `torch.cuda.current_stream()` 4.2 us.

@@ -1,6 +1,6 @@
-"""Convolutional networks for images: the default bodies for observations (C, H, W).
+"""Convolutional networks for images, (C, H, W), and the choice of the default body for the observations of an environment.
 
-They have one convolution of 16 filters of 3 x 3 with a ReLU, and the layers of a perceptron behind it, as the networks for
+The networks have one convolution of 16 filters of 3 x 3 with a ReLU, and the layers of a perceptron behind it, as those for
 MinAtar (Young and Tian, 2019, arXiv:1903.03176). Policy and value function share all layers but the last, unless the value
 function takes observations of a critic.
 
@@ -17,6 +17,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from gpuvec.learners.config.training_config import OnPolicyArgs
+from gpuvec.learners.networks.actor_critic import features_of
 from gpuvec.learners.networks.convolution import KERNEL_SIZE, ConvolutionReLU
 from gpuvec.learners.networks.linear import Linear, LinearReLU
 from gpuvec.learners.networks.mlp import HIDDEN_GAIN, PRECISIONS, SeparateMLP, SharedMLP, init_layer
@@ -25,13 +27,8 @@ FILTERS = 16
 MAX_PIXEL = 255
 
 
-def is_image(space: gym.Space[Any]) -> bool:
-    """Returns whether observations of `space`, that of one agent, are images (C, H, W)."""
-    return len(space.shape or ()) == 3
-
-
-class ImageConvolution(ConvolutionReLU):
-    """The convolution of both networks, with initial weights.
+def make_convolution(space: gym.Space[Any], weight_init: str, dtype: torch.dtype) -> ConvolutionReLU:
+    """Returns the convolution of both networks, with initial weights.
 
     Images of uint8 are converted to `dtype` where they are used. They are divided by 255 if the largest value of the space is
     255, and otherwise not scaled.
@@ -44,22 +41,16 @@ class ImageConvolution(ConvolutionReLU):
     Raises:
         ValueError: images of less than 3 rows or columns.
     """
-
-    def __init__(self, space: gym.Space[Any], weight_init: str, dtype: torch.dtype) -> None:
-        assert isinstance(space, gym.spaces.Box), "images are elements of a Box"
-        _, height, width = space.shape
-        if min(height, width) < KERNEL_SIZE:
-            raise ValueError(
-                f"the observation space is {space}; images must have at least {KERNEL_SIZE} rows and columns for the "
-                "convolution: give a body of your own."
-            )
-        super().__init__(space.shape, FILTERS, dtype, MAX_PIXEL if (space.high == MAX_PIXEL).all() else 1.0)
-        init_layer(self, HIDDEN_GAIN, weight_init)
-        self.features = FILTERS * (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Returns the features, (E, D), of images `input`, (E, C, H, W); other leading dimensions are kept."""
-        return super().forward(input.reshape(-1, *self.image_shape)).view(*input.shape[:-3], -1)
+    assert isinstance(space, gym.spaces.Box), "images are elements of a Box"
+    if min(space.shape[1:]) < KERNEL_SIZE:
+        raise ValueError(
+            f"the observation space is {space}; images must have at least {KERNEL_SIZE} rows and columns for the "
+            "convolution: give a body of your own."
+        )
+    divisor = MAX_PIXEL if (space.high == MAX_PIXEL).all() else 1.0
+    convolution = ConvolutionReLU(space.shape, FILTERS, dtype, divisor)
+    init_layer(convolution, HIDDEN_GAIN, weight_init)
+    return convolution
 
 
 class SharedCNN(nn.Module):
@@ -87,7 +78,7 @@ class SharedCNN(nn.Module):
         precision: str = "tf32",
     ) -> None:
         super().__init__()
-        self.convolution = ImageConvolution(space, weight_init, PRECISIONS[precision])
+        self.convolution = make_convolution(space, weight_init, PRECISIONS[precision])
         if not hidden:
             raise ValueError("hidden must be sizes of at least one layer behind the convolution of an image, got ().")
         self.layers = SharedMLP(self.convolution.features, outputs, hidden, weight_init, activation, precision)
@@ -103,19 +94,12 @@ class SharedCNN(nn.Module):
     def both(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the outputs of the policy, (E, N), and V(obs), (E,), for `obs`, (E, C, H, W).
 
-        Other leading dimensions are kept.
-        """
-        hidden = self._first_hidden_layer(obs)
-        return self.layers.both(self.convolution(obs)) if hidden is None else self.layers.both_behind_first_layer(hidden)
-
-    def _first_hidden_layer(self, obs: Tensor) -> Tensor | None:
-        """Returns the results of the first linear layer, (E, N); None if no kernel computes it with the convolution for `obs`.
-
-        N is their number.
+        On a GPU one kernel computes the convolution and the first linear layer, if it supports them. Other leading dimensions
+        are kept.
         """
         convolution, linear = self.convolution, cast(Linear, self.layers.trunk[0])
         if not obs.is_cuda or torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return None
+            return self.layers.both(convolution(obs))
         # Imported here because it imports the CUDA compiler, which a CPU does not need.
         from gpuvec.learners.networks.convolution_kernels import ConvolutionShape
         from gpuvec.learners.networks.convolution_linear import VECTOR_BYTES, ConvolutionLinear, LayersShape, is_supported
@@ -124,11 +108,11 @@ class SharedCNN(nn.Module):
         image_shape = ConvolutionShape(convolution.image_shape, obs.dtype, convolution.dtype)
         shape = LayersShape(image_shape, linear.out_features, has_relu)
         if images.data_ptr() % VECTOR_BYTES or not is_supported(shape, len(images), obs.device):
-            return None
+            return self.layers.both(convolution(obs))
         parameters = convolution.weight, convolution.bias, 1.0 / convolution.divisor, *linear.parameters_as(convolution.dtype)
         counter = linear.block_counter(obs.device)
         hidden: Tensor = ConvolutionLinear.apply(images, *parameters, has_relu, counter)  # type: ignore[no-untyped-call]  # of torch's
-        return hidden.view(*obs.shape[:-3], -1)
+        return self.layers.both_behind_first_layer(hidden.view(*obs.shape[:-3], -1))
 
 
 class AsymmetricCNN(nn.Module):
@@ -158,7 +142,7 @@ class AsymmetricCNN(nn.Module):
         precision: str = "tf32",
     ) -> None:
         super().__init__()
-        self.convolution = ImageConvolution(space, weight_init, PRECISIONS[precision])
+        self.convolution = make_convolution(space, weight_init, PRECISIONS[precision])
         features = self.convolution.features
         self.layers = SeparateMLP(features, outputs, hidden, weight_init, activation, precision, critic_features)
 
@@ -169,3 +153,39 @@ class AsymmetricCNN(nn.Module):
     def value(self, critic_obs: Tensor) -> Tensor:
         """Returns the values, (E,), for `critic_obs`, (E, Dc), the critic's; other leading dimensions are kept."""
         return self.layers.value(critic_obs)
+
+
+def default_body(
+    args: OnPolicyArgs, observation_space: gym.Space[Any], outputs: int, critic_features: int | None = None
+) -> nn.Module:
+    """Returns the network of the settings: a perceptron, or for images a convolution and a perceptron.
+
+    Args:
+        args: the settings.
+        observation_space: of one agent.
+        outputs: the number of outputs of the policy.
+        critic_features: the number of features of the critic's observation; None if the environment has none.
+
+    Raises:
+        ValueError: the settings or the spaces do not fit such a network.
+    """
+    layers = args.hidden, args.weight_init, args.activation, args.precision
+    if args.shared and critic_features is not None:
+        raise ValueError(
+            "shared=True is for a value function that takes the observations of the policy, and the environment has "
+            "critic_observation: set shared=False."
+        )
+    num_axes = len(observation_space.shape or ())
+    if num_axes == 3:
+        if critic_features is None:
+            return SharedCNN(observation_space, outputs, *layers)
+        return AsymmetricCNN(observation_space, critic_features, outputs, *layers)
+    if num_axes != 1:
+        raise ValueError(
+            f"the observation space is {observation_space}; the default networks take observations of shape (D,) or "
+            "(C, H, W): give a body of your own."
+        )
+    features = features_of(observation_space)
+    if args.shared:
+        return SharedMLP(features, outputs, *layers)
+    return SeparateMLP(features, outputs, *layers, critic_features)

@@ -43,21 +43,27 @@ class ConvolutionReLU(LinearReLU):
         self.weight = nn.Parameter(self.weight.data.view(filters, channels, KERNEL_SIZE, KERNEL_SIZE))
         self.image_shape = channels, height, width
         self.dtype, self.divisor = dtype, divisor
+        self.features = filters * (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)  # of an image
         self.register_buffer("taps", find_taps(height, width) if height * width <= MAX_MATRIX_PIXELS else None, False)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Returns max(0, w * x + b), (R, F P), filter by filter, for images `input`, (R, C, H, W), divided by the divisor."""
+        """Returns max(0, w * x + b), (R, F P), filter by filter, for images `input`, (R, C, H, W), divided by the divisor.
+
+        Other leading dimensions are kept.
+        """
+        leading, input = input.shape[:-3], input.reshape(-1, *self.image_shape)
         if input.is_cuda and not torch.compiler.is_compiling():
             # Imported here because it imports the CUDA compiler, which a CPU does not need.
             from gpuvec.learners.networks.convolution_kernels import ConvolutionShape, ConvolveReLU, is_supported
 
             if is_supported(ConvolutionShape(self.image_shape, input.dtype, self.dtype), len(self.bias), input.device):
                 out: Tensor = ConvolveReLU.apply(input, self.weight, self.bias, 1.0 / self.divisor, self.dtype)  # type: ignore[no-untyped-call]  # of torch's
-                return out
+                return out.view(*leading, self.features)
         images = input.to(self.dtype)
         if self.divisor != 1.0:
             images = images / self.divisor
-        return self.product(images) if input.is_cuda and self.taps is not None else self.convolve(images)
+        out = self.product(images) if input.is_cuda and self.taps is not None else self.convolve(images)
+        return out.view(*leading, self.features)
 
     def product(self, images: Tensor) -> Tensor:
         """Returns what `forward` returns for `images`, (R, C, H, W), by a product of matrices; `taps` must not be None."""

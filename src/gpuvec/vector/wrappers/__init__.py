@@ -5,16 +5,12 @@ Arrays are those that the wrapped environment returns (PyTorch, NumPy, CuPy or J
 one step without a graph, because all state is stored in buffers that are updated in place.
 """
 
-from gpuvec.vector.wrappers.base import StatefulWrapper, Wrapper
-from gpuvec.vector.wrappers.clip_action import ClipAction
-from gpuvec.vector.wrappers.clip_reward import ClipReward
+from gpuvec.vector.wrappers.base import StatefulWrapper, Wrapper, WrapperError
 from gpuvec.vector.wrappers.flatten_agents import FlattenAgents
-from gpuvec.vector.wrappers.namespace import WrapperError
-from gpuvec.vector.wrappers.normalize_observation import NormalizeObservation
-from gpuvec.vector.wrappers.normalize_reward import NormalizeReward
+from gpuvec.vector.wrappers.normalize import NormalizeObservation, NormalizeReward
 from gpuvec.vector.wrappers.record_episode_statistics import EpisodeSummary, RecordEpisodeStatistics
-from gpuvec.vector.wrappers.rescale_action import RescaleAction
 from gpuvec.vector.wrappers.to_numpy import ToNumpy
+from gpuvec.vector.wrappers.transform import ClipAction, ClipReward, RescaleAction
 
 __all__ = [
     "ClipAction",

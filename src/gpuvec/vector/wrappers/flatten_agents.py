@@ -15,9 +15,15 @@ from gymnasium.vector import VectorEnv
 
 from gpuvec.vector.host_copies import framework_of, to_host
 from gpuvec.vector.spaces import batched_space, space_of_one_agent
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, rows_of_reset, write_to_out
-from gpuvec.vector.wrappers.namespace import Namespace, WrapperError
-from gpuvec.vector.wrappers.wrapper_state import WrapperState
+from gpuvec.vector.wrappers.base import (
+    Namespace,
+    Out,
+    StatefulWrapper,
+    Step,
+    WrapperError,
+    WrapperState,
+    write_to_out,
+)
 
 COPIED_OUTPUTS = ("terminated", "truncated", "final_mask")  # in the environment they have one element per env
 AGENT_INFOS = ("action_mask", "critic_obs")  # infos of each agent, of a reset and a step
@@ -97,8 +103,10 @@ class FlattenAgents(StatefulWrapper):
                 "output='torch', 'numpy', 'cupy' or 'jax'."
             )
         super().__init__(env, WrapperState(in_episode=np.zeros((env.num_envs, base.num_agents), np.bool_)))
-        self._inner_num_envs, self._num_agents = env.num_envs, base.num_agents
+        self._inner_num_envs: int = env.num_envs
+        self._num_agents: int = base.num_agents
         self._has_turns: bool = getattr(env, "has_turns", base.has_turns)
+        self._episode_arrays = ("in_episode",) if self._has_turns else ()
         self.single_observation_space = space_of_one_agent(env.single_observation_space)
         self.single_action_space = space_of_one_agent(env.single_action_space)
 
@@ -149,13 +157,18 @@ class FlattenAgents(StatefulWrapper):
         Raises:
             ValueError: a mask that differs among the agents of an env.
         """
-        mask = options.get("reset_mask") if isinstance(options, Mapping) else None
+        mask, agents = options.get("reset_mask") if isinstance(options, Mapping) else None, self._num_agents
         if tuple(getattr(mask, "shape", ())) == (self.num_envs,):
-            options = {**(options or {}), "reset_mask": self._mask_of_envs(mask)}
+            by_env = to_host(mask).reshape(self._inner_num_envs, agents)
+            unequal = np.flatnonzero((by_env != by_env[:, :1]).any(1))
+            if unequal.size:
+                raise ValueError(
+                    f"`options['reset_mask']` must be the same for all agents of an env, which begin together; it differs in "
+                    f"env {unequal[0]}, rows {unequal[0] * agents} to {(unequal[0] + 1) * agents - 1}. Give one value "
+                    f"per env, in shape ({self._inner_num_envs},)."
+                )
+            options = {**(options or {}), "reset_mask": by_env[:, 0]}
         obs, info = super().reset(seed=seed, options=options)
-        if self._has_turns:
-            rows = rows_of_reset(options, self._buffers)
-            self._buffers.clear(None if rows is None else rows[:, None], "in_episode")
         return self._flat(obs), info | {name: self._flat(info[name]) for name in AGENT_INFOS if name in info}
 
     def step(self, actions: Any, out: Out = None) -> Step:
@@ -172,7 +185,10 @@ class FlattenAgents(StatefulWrapper):
         obs, reward, terminated, truncated, info = super().step(self._by_env(actions), inner_out)
         self._ns = self._ns or Namespace(reward)
         xp, mask, agent_terminated = self._ns.xp, info["agent_mask"], info["agent_terminated"]
-        in_episode = self._agents_in_episode(reward, mask) if self._has_turns else mask
+        in_episode = mask
+        if self._has_turns:  # An agent that acts in this step, or has acted before in its episode, is in it.
+            self._buffers.place(reward)
+            in_episode = self._buffers["in_episode"] | mask
         reward, terminated, truncated = per_agent_results(xp, reward, terminated, truncated, in_episode, agent_terminated)
         info = {**info, "agent_mask": self._flat(mask), "agent_terminated": self._flat(agent_terminated)}
         if self._has_turns:
@@ -192,11 +208,6 @@ class FlattenAgents(StatefulWrapper):
             write_to_out(self._flat(truncated), "truncated", out),
             info,
         )
-
-    def _agents_in_episode(self, reward: Any, mask: Any) -> Any:
-        """Returns the agents, (E, A) bool, that act in this step, by `mask`, or have acted before in their episode."""
-        self._buffers.place(reward)
-        return self._buffers["in_episode"] | mask
 
     def state_dict(self, env: bool = True) -> dict[str, Any]:
         """Returns the state of the environment, and if agents take turns which of them are in an episode.
@@ -266,20 +277,3 @@ class FlattenAgents(StatefulWrapper):
             if name not in COPIED_OUTPUTS:
                 views[name] = array.reshape(self._inner_num_envs, self._num_agents, *features)
         return views
-
-    def _mask_of_envs(self, mask: Any) -> Any:
-        """The mask (E * A,) as (E,), on the host.
-
-        Raises:
-            ValueError: the mask differs among the agents of an env.
-        """
-        agents = self._num_agents
-        by_env = to_host(mask).reshape(self._inner_num_envs, agents)
-        unequal = np.flatnonzero((by_env != by_env[:, :1]).any(1))
-        if unequal.size:
-            raise ValueError(
-                f"`options['reset_mask']` must be the same for all agents of an env, which begin together; it differs in "
-                f"env {unequal[0]}, rows {unequal[0] * agents} to {(unequal[0] + 1) * agents - 1}. Give one value "
-                f"per env, in shape ({self._inner_num_envs},)."
-            )
-        return by_env[:, 0]

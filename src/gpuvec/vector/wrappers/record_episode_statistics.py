@@ -7,15 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.error import InvalidBound
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from gpuvec.declaration_checks import describe_value
 from gpuvec.vector.host_copies import to_host
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, get_autoreset_mode, rows_of_reset
-from gpuvec.vector.wrappers.namespace import WrapperError
-from gpuvec.vector.wrappers.wrapper_state import WrapperState
-
-PER_ROW = ("running_return", "return_remainder", "running_length", "awaits_reset")
+from gpuvec.vector.wrappers.base import (
+    Out,
+    StatefulWrapper,
+    Step,
+    WrapperError,
+    WrapperState,
+    get_autoreset_mode,
+)
 
 
 class EpisodeSummary(NamedTuple):
@@ -63,12 +66,14 @@ class RecordEpisodeStatistics(StatefulWrapper):
         WrapperError: the environment's metadata has no autoreset mode, or (in `step`) its infos use the name already.
     """
 
+    _episode_arrays = ("running_return", "return_remainder", "running_length", "awaits_reset")
+
     def __init__(self, env: VectorEnv, ring: int = 100, stats_key: str = "episode") -> None:
         if isinstance(ring, bool) or not isinstance(ring, int | np.integer) or ring < 1:
             raise InvalidBound(f"ring must be at least 1 episode, an integer, got {describe_value(ring)}.")
-        num_envs, base = env.num_envs, env.unwrapped
-        self._metric_names: tuple[str, ...] = getattr(base, "metric_names", ())
-        self._rows_per_env = num_envs // base.num_envs  # more than 1 under FlattenAgents
+        num_envs = env.num_envs
+        self._metric_names: tuple[str, ...] = getattr(env.unwrapped, "metric_names", ())
+        self._rows_per_env = num_envs // env.unwrapped.num_envs  # more than 1 under FlattenAgents
         super().__init__(
             env,
             WrapperState(
@@ -84,17 +89,6 @@ class RecordEpisodeStatistics(StatefulWrapper):
             ),
         )
         self._mode, self._ring, self._key = get_autoreset_mode(env), ring, stats_key
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets the environment and drops the running episodes of the rows that are reset.
-
-        Args:
-            seed: the seed or seeds, as the environment takes them.
-            options: the environment's reset options.
-        """
-        obs, info = super().reset(seed=seed, options=options)
-        self._buffers.clear(rows_of_reset(options, self._buffers), *PER_ROW)
-        return obs, info
 
     def step(self, actions: Any, out: Out = None) -> Step:
         """Steps the environment and counts.
@@ -122,8 +116,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
         episode = {"r": xp.where(ended, total, 0), "l": xp.where(ended, length, 0)}
         buffers["running_return"], buffers["running_length"] = xp.where(ended, 0, total), xp.where(ended, 0, length)
         buffers["return_remainder"] = xp.where(ended | ~xp.isfinite(total), 0, remainder)
-        if self._mode is not AutoresetMode.SAME_STEP:
-            buffers["awaits_reset"] = ended if self._mode is AutoresetMode.NEXT_STEP else buffers["awaits_reset"] | ended
+        self._end_episodes(ended)
         self._store_episodes(episode, ended, info.get("metrics", {}))
         return obs, reward, terminated, truncated, {**info, self._key: episode, f"_{self._key}": ended}
 
@@ -142,7 +135,8 @@ class RecordEpisodeStatistics(StatefulWrapper):
 
         Each slot looks up the row whose episode it stores, so that no two rows write to one slot, however many episodes end.
         """
-        buffers, xp = self._buffers, self._buffers.ns.xp
+        buffers = self._buffers
+        xp = buffers.ns.xp
         num_ended = xp.cumsum(ended, axis=0)
         count = buffers["count"] + num_ended[-1]
         newest = count - (count - buffers["slot"]) % self._ring  # the number of the last episode that belongs to each slot

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.vector.host_copies import copies_on_host, framework_of
-from gpuvec.vector.wrappers.base import Out, Step, Wrapper, write_to_out
-from gpuvec.vector.wrappers.namespace import Namespace
+from gpuvec.vector.wrappers.base import Namespace, Out, Step, Wrapper, write_to_out
 
 
 class ToNumpy(Wrapper):

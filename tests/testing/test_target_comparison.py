@@ -17,10 +17,10 @@ from tests.support.wrong_targets import comparison_with as job
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.testing.target_check import target_comparison
 from gpuvec.testing.target_check.differences import differences, make_result_layout
-from gpuvec.testing.target_check.lockstep_pair import LockstepPair
 from gpuvec.testing.target_check.target_comparison import (
     MAX_PERTURBATIONS,
     ComparisonJob,
+    LockstepPair,
     compare,
     differing_part,
     is_sensitive,
