@@ -10,6 +10,7 @@ from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaModule,
 
 # The number that LLVM gives a GPU's global address space. A CPU has the generic address space alone, number 0.
 GLOBAL_MEMORY = 1
+DECLARED_INTRINSICS: set[DeviceFunction] = set()  # Numba never frees an intrinsic.
 
 
 class NumbaApi(NamedTuple):
@@ -58,7 +59,9 @@ class NumbaApi(NamedTuple):
             return None if call is None else (call, partial(emit, self))
 
         definition.__name__ = name
-        return cast(DeviceFunction, self.extending.intrinsic(definition))
+        intrinsic: DeviceFunction = self.extending.intrinsic(definition)
+        DECLARED_INTRINSICS.add(intrinsic)
+        return intrinsic
 
 
 @cache
