@@ -17,8 +17,8 @@ from gpuvec.vector.env import VectorEnv
 
 def results_of_run(env: Environment, num_envs: int, steps: int) -> tuple[Any, list[dict[str, Any]]]:
     """Returns the actions of a run and its results after the reset and each step; episodes are short."""
-    actions = random_actions(env, steps, num_envs, 0)
     envs = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=short_episode_steps(steps))
+    actions = random_actions(env, envs.simulation.schema, steps, num_envs, 0)
     results = list(step_results(envs, actions, 0))
     envs.close()
     return actions, results

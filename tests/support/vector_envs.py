@@ -63,7 +63,7 @@ def play_with_reference(env: VectorEnv, declaration: MultiAgentEnv, seed: int, n
             np.testing.assert_array_equal(masks, reference.action_masks(s), f"masks of env {row}, {time}")
 
     schema, reference = make_schema(declaration), PythonReference(declaration)
-    actions = random_actions(declaration, num_steps, env.num_envs, seed)
+    actions = random_actions(declaration, schema, num_steps, env.num_envs, seed)
     obs, infos = map(host, env.reset(seed=seed))
     states = [reference.reset(Key(seed, 0, row, 0, 0), reference.make_state()) for row in range(env.num_envs)]
     limit = env.max_episode_steps

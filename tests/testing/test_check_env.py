@@ -14,6 +14,7 @@ from tests.support.compiled_runs import results_of_run
 
 import gpuvec
 from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError, UnknownParameterError, install_command
 from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import check_equal_step
@@ -334,10 +335,10 @@ def test_different_runs_raise(write_module):
     """The test changes the run, because pure functions cannot depend on the number of rows."""
     env = importlib.import_module(write_module()).ENV
     _, results = results_of_run(env, 3, 8)
-    check_equal_step(env, 5, results[5], results[5], "both")
+    check_equal_step(env, make_schema(env), 5, results[5], results[5], "both")
     for name in ("observation", "reward", "terminated", "truncated", "state v"):
         changed = results[5][name].copy()
         changed[2] = 1 - changed[2]
         place = name.replace("observation", r"observation\[0\]")
         with pytest.raises(AuthoringError, match=f"both differ: after 5 steps environment 2, {place} is"):
-            check_equal_step(env, 5, results[5], {**results[5], name: changed}, "both")
+            check_equal_step(env, make_schema(env), 5, results[5], {**results[5], name: changed}, "both")

@@ -82,7 +82,7 @@ TOWERS = MultiAgentEnv(
 def test_forbidden_actions_are_replaced_by_allowed_ones(env):
     """Every allowed action is played, and an action that is allowed stays."""
     schema, rng = make_schema(env), np.random.default_rng(0)
-    actions = random_actions(env, 1, 2000, 0)[0]
+    actions = random_actions(env, schema, 1, 2000, 0)[0]
     components = list(masked_components(schema))
     masks = rng.random((2000, schema.num_agents, components[-1].elements.stop)) < 0.4
     result = allowed_actions(actions, masks, schema)

@@ -53,7 +53,8 @@ def module(tmp_path_factory):
 
 def run_compiled_steps(env):
     """Returns a compiled run that is longer than an episode."""
-    rows, actions = VectorEnv(env, ROWS, device="cpu", output="numpy"), random_actions(env, STEPS, ROWS, 0)
+    rows = VectorEnv(env, ROWS, device="cpu", output="numpy")
+    actions = random_actions(env, rows.simulation.schema, STEPS, ROWS, 0)
     results = list(step_results(rows, actions, 0))
     rows.close()
     return make_run(actions, results, env.max_episode_steps)

@@ -10,6 +10,7 @@ import pytest
 from tests.support.compiled_runs import run_compiled
 from tests.support.meadow_env import MEADOW, Meadow, Params
 
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.testing.compiled_runs.compiled_run import METRIC
 from gpuvec.testing.compiled_runs.explanations import explain_nonfinite
@@ -45,7 +46,7 @@ def test_the_line_of_a_metric_that_is_not_finite_is_named() -> None:
     env = dataclasses.replace(MEADOW, metrics=share_of_grass, cuda_c=None)
     run = run_compiled(env, 2, 2)
     with pytest.raises(NonFiniteResultError, match="after 1 steps metric 'grass' of environment 0 is") as error:
-        check_spaces(env, run)
+        check_spaces(env, make_schema(env), run)
     explanation = explain_nonfinite(env, run, error.value, 0)
     assert "`share = s.temperature / (s.temperature - s.temperature)`" in str(explanation)
     assert not np.isfinite(error.value.value)

@@ -58,7 +58,7 @@ def check_draws(env: SingleAgentEnv) -> str:
             place = f"{name}{element}" if name in stale else name
             problem = f"reset leaves {place} as the last episode left it; write every element of every array"
             raise authoring_error(env.reset, problem)
-    actions, start = random_actions(env, 1, 1, 0)[0], reference.make_state(start._asdict())
+    actions, start = random_actions(env, reference.schema, 1, 1, 0)[0], reference.make_state(start._asdict())
     if reference.has_masks:
         actions = allowed_actions(actions, reference.action_masks(start)[None], reference.schema)
     with record_draws() as draws:

@@ -11,14 +11,17 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import compile_source
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at, step_function
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.layout.structure import shape_differences
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
@@ -132,7 +135,8 @@ def check_env(
         if progress is not None:
             progress(checks[-1])
 
-    size = _run_size(env, num_envs, steps)
+    schema = make_schema(env)
+    size = _run_size(env, schema, num_envs, steps)
     missing = missing_compiler() if kernels else "skipped because of kernels=False"
     add("parameters", check_structural(env))
     with (
@@ -142,16 +146,16 @@ def check_env(
         nullcontext() if missing else WorkerProcess(compile_kernels, env) as compiler,
     ):
         if isinstance(env, SingleAgentEnv):
-            add("types", check_single_agent_types(env))
+            add("types", check_single_agent_types(env, schema))
             add("draws", check_draws(env))
         else:
-            add("types", check_multi_agent_types(env))
+            add("types", check_multi_agent_types(env, schema))
             for name, detail in check_races(env, NUM_STEPS, seed).items():
                 add(name, detail)
-        seeds = _answer_with_line(runner, env, size, seed, time_limit)
-        _check_run(add, env, load_recorded_run(runner.folder, size.limit), seed, replay_seconds)
+        seeds = _answer_with_line(runner, env, schema, size, seed, time_limit)
+        _check_run(add, env, schema, load_recorded_run(runner.folder, size.limit), seed, replay_seconds)
         add("seeds", seeds)
-        _check_simulator(add, env, seed)
+        _check_simulator(add, env, schema, seed)
         _check_cuda_c(add, env, seed, compiles=compiler is not None)
         add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
     return checks
@@ -177,13 +181,12 @@ def resolve(env: Environment | str, params: Mapping[str, Any]) -> Environment:
     return apply_params(load_env(env), params, (), 1)[0]
 
 
-def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
+def _run_size(env: Environment, schema: EnvSchema, num_envs: int, steps: int | None) -> _RunSize:
     """The size of the run, which by default continues beyond the end of episodes as far as `MAX_RESULT_BYTES` allows."""
     limit = env.max_episode_steps
     if steps is not None:
         return _RunSize(num_envs, steps, min(short_episode_steps(steps), limit or steps))
     steps = min((limit or DEFAULT_EPISODE_STEPS) * 5 // 4 + 1, MAX_STEPS)
-    schema = make_schema(env)
     state_bytes = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in schema.fields.values())
     parts = schema.parts if isinstance(schema, MultiAgentSchema) else (schema,)
     bytes_per_step = state_bytes + 4 * (max(part.num_features for part in parts) + 2) * schema.num_agents
@@ -191,27 +194,31 @@ def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
     return _RunSize(min(max_envs, num_envs), steps, limit)
 
 
-def _answer_with_line(runner: WorkerProcess, env: Environment, size: _RunSize, seed: int, time_limit: float) -> str:
+def _answer_with_line(
+    runner: WorkerProcess, env: Environment, schema: EnvSchema, size: _RunSize, seed: int, time_limit: float
+) -> str:
     """Returns the answer of the compiled run; if it ended early, plain Python repeats its last call and shows the line."""
     try:
         return runner.answer()
     except WorkerError as error:
         run = load_recorded_run(runner.folder, size.limit)
-        check_run = partial(_check_run, _ignore, env, seed=seed, replay_seconds=REPLAY_SECONDS)
+        check_run = partial(_check_run, _ignore, env, schema, seed=seed, replay_seconds=REPLAY_SECONDS)
         explain_crash(env, run, error, size.num_envs, seed, time_limit, check_run)
     except AuthoringError:
         run = load_recorded_run(runner.folder, size.limit)
         explain_error(env, run, size.num_envs, seed)
         if run is not None:  # Runs that differ may read other memory, whose index plain Python shows.
-            _check_run(_ignore, env, run, seed, REPLAY_SECONDS)
+            _check_run(_ignore, env, schema, run, seed, REPLAY_SECONDS)
         raise
 
 
-def _check_run(add: Add, env: Environment, run: CompiledRun | None, seed: int, replay_seconds: float) -> None:
+def _check_run(
+    add: Add, env: Environment, schema: EnvSchema, run: CompiledRun | None, seed: int, replay_seconds: float
+) -> None:
     """Checks the results of the compiled run."""
     assert run is not None, "the worker process has answered"
     try:
-        add("spaces", check_spaces(env, run))
+        add("spaces", check_spaces(env, schema, run))
     except NonFiniteResultError as error:
         raise explain_nonfinite(env, run, error, seed) from None
     if not isinstance(env, SingleAgentEnv):
@@ -245,17 +252,17 @@ def _check_cuda_c(add: Add, env: Environment, seed: int, compiles: bool) -> None
     add("CUDA C++", f"{report.num_results:,} results are {agreement}")
 
 
-def _check_simulator(add: Add, env: Environment, seed: int) -> None:
+def _check_simulator(add: Add, env: Environment, schema: EnvSchema, seed: int) -> None:
     """Compares a few steps in Numba's CUDA simulator with the CPU, if the simulator is enabled in this process."""
     if not numba_cuda.SIMULATED:
         add("simulator", "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in another process", ran=False)
         return
-    actions = random_actions(env, NUM_SIMULATED_STEPS, NUM_SIMULATED_ENVS, seed)
+    actions = random_actions(env, schema, NUM_SIMULATED_STEPS, NUM_SIMULATED_ENVS, seed)
     options: dict[str, Any] = {"output": "numpy", "max_episode_steps": short_episode_steps(NUM_SIMULATED_STEPS)}
     both = [VectorEnv(env, NUM_SIMULATED_ENVS, device=device, **options) for device in ("cpu", "simulator")]
     runs = (step_results(envs, actions.copy(), seed) for envs in both)
     for t, (expected, actual) in enumerate(zip(*runs, strict=True)):
-        check_equal_step(env, t, expected, actual, "the CPU and the CUDA simulator")
+        check_equal_step(env, schema, t, expected, actual, "the CPU and the CUDA simulator")
     add("simulator", "equals the CPU bit for bit")
 
 
@@ -310,7 +317,7 @@ def check_cuda_source(env: Environment) -> None:
     Raises:
         AuthoringError: a function cannot be compiled, or computes in float64; the message names the line.
     """
-    source, file, line = make_cuda_functions(env, ()).source, "", 0
+    source, file, line = make_cuda_functions(make_kernel_spec(env, KernelOptions(AutoresetMode.DISABLED, None))).source, "", 0
     ptx = compile_source(source, (9, 0), "ptx").decode()
     files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
     for text in ptx.splitlines():

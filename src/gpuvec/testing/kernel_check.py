@@ -11,8 +11,8 @@ from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import default_action_dtype
 from gpuvec.errors import install_command
 from gpuvec.spec import Environment
@@ -48,10 +48,11 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     Raises:
         AuthoringError: the code cannot be compiled.
     """
-    options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=default_action_dtype(make_schema(env)))
+    spec = make_kernel_spec(env, KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps))
+    spec = spec.with_options(spec.options._replace(action_dtype=default_action_dtype(spec.schema)))
     num_kernels = 0
     with explain_env_errors(env, "step"):
-        for kernel in make_kernels(env, options, make_launch_config(env, NUM_ENVS), True):
+        for kernel in make_kernels(spec, make_launch_config(spec.schema, NUM_ENVS), True):
             kernel.binary((9, 0))
             num_kernels += 1
     kernels = "kernel of a step" if num_kernels == 1 else f"{num_kernels} kernels of a step"

@@ -93,7 +93,7 @@ def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
     """
     _, num_draws = check_first_states(PythonReference(env))
     race_check = RaceCheck(env, short_episode_steps(steps), seed)
-    actions = random_actions(env, steps, NUM_ENVS, seed)
+    actions = random_actions(env, race_check.reference.schema, steps, NUM_ENVS, seed)
     for row in range(NUM_ENVS):
         race_check.begin_episode(row)
     num_steps = 0
@@ -155,8 +155,9 @@ class RaceCheck:
 
     def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
         self._seed, self._limit, self._random = seed, limit, np.random.default_rng(seed)
-        self.reference, self._checks = PythonReference(env, lambda s: self._view(s, self.log)), ResultChecks(env, None)
+        self.reference = PythonReference(env, lambda s: self._view(s, self.log))
         self.env, schema = self.reference.env, self.reference.schema
+        self._checks = ResultChecks(env, schema, None)
         self._states: dict[int, EnvState] = {}
         self._episodes, self._times = [0] * NUM_ENVS, [0] * NUM_ENVS
         self.log: AccessLog = []

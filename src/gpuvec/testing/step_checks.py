@@ -54,7 +54,7 @@ class StepChecks:
         self._limit = simulation.options.max_episode_steps or NO_STEP_LIMIT
         self._autoreset = simulation.options.autoreset
         self._references: dict[Any, PythonReference] = {}
-        self._checks = ResultChecks(env, simulation.num_envs)
+        self._checks = ResultChecks(env, simulation.schema, simulation.num_envs)
         self._times = np.zeros(simulation.num_envs, np.int32)
         self._clock = 0
 

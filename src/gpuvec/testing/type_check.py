@@ -19,10 +19,9 @@ from gpuvec.engine.compiler.diagnostics import authoring_error, explain_compiler
 from gpuvec.engine.compiler.functions import compile_for, device_function, params_as_scalars
 from gpuvec.engine.layout.buffers import SCALARS
 from gpuvec.engine.layout.critic_layout import make_critic_schema
-from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.reduction_fields import reduction_name
-from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema
+from gpuvec.engine.layout.schema import ENGINE_FIELDS, EnvSchema, MultiAgentSchema
 from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.errors import AuthoringError
 from gpuvec.observations import Time
@@ -241,11 +240,12 @@ def _remedy(value: ir.Inst, operand_types: list[types.Type]) -> str:
     return "make it a float32: np.array(..., np.float32) for a table"
 
 
-def check_single_agent_types(env: SingleAgentEnv) -> str:
+def check_single_agent_types(env: SingleAgentEnv, schema: EnvSchema) -> str:
     """Compiles the author's functions as kernels do, and checks the type of every value in them.
 
     Args:
         env: the environment.
+        schema: its schema.
 
     Returns:
         What was checked, as text.
@@ -254,7 +254,6 @@ def check_single_agent_types(env: SingleAgentEnv) -> str:
         AuthoringError: a function cannot be compiled, computes a value that is not allowed in a kernel, or returns a wrong
             type.
     """
-    schema = make_schema(env)
     arrays = schema.array_fields if isinstance(schema, MultiAgentSchema) else {}
     is_image = schema.obs.is_image
     reset_parameters, observe_parameters = "s, key, p" if arrays else "key, p", "cell, s, p" if is_image else "s, p"
@@ -310,7 +309,7 @@ RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
 }
 
 
-def check_multi_agent_types(env: MultiAgentEnv) -> str:
+def check_multi_agent_types(env: MultiAgentEnv, schema: EnvSchema) -> str:
     """Compiles the author's functions as kernels do, and checks the type of every value in them.
 
     Only `reset` and phases may write to the state, except to `role` and `agents_by_role`. Only `other_features` and
@@ -318,6 +317,7 @@ def check_multi_agent_types(env: MultiAgentEnv) -> str:
 
     Args:
         env: the environment.
+        schema: its schema.
 
     Returns:
         What was checked, as text.
@@ -326,7 +326,6 @@ def check_multi_agent_types(env: MultiAgentEnv) -> str:
         AuthoringError: a function cannot be compiled, computes a value that is not allowed in a kernel, returns a wrong type,
             or writes what it may not write.
     """
-    schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
     for name, table in (env.tables(env.params) if env.tables is not None else {}).items():
         if table.dtype not in (np.float32, np.int32, np.bool_):

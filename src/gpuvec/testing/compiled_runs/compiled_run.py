@@ -24,7 +24,6 @@ from gpuvec.engine.backends.cpu.threads import CpuKernels
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.engine.compiler.types import Action
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
-from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.phases import first_function
 from gpuvec.random import Key
@@ -140,11 +139,12 @@ class CompiledRun(NamedTuple):
     limit: int | None = None  # the number of steps after which an episode was truncated
 
 
-def random_actions(env: Environment, steps: int, num_envs: int, seed: int) -> NDArray[Any]:
+def random_actions(env: Environment, schema: EnvSchema, steps: int, num_envs: int, seed: int) -> NDArray[Any]:
     """Draws (T, E, ...) or (T, E, ..., K) actions from the action space.
 
     Args:
         env: the environment.
+        schema: its schema.
         steps: the number of steps, T.
         num_envs: the number of environments, E.
         seed: the seed of the action space.
@@ -153,7 +153,6 @@ def random_actions(env: Environment, steps: int, num_envs: int, seed: int) -> ND
         The actions. If spaces are by role they are (T, E, A, K) with K of the role with most components, int64 or float64, and
         `split_actions` returns those of each role.
     """
-    schema = make_schema(env)
     parts = schema.parts if isinstance(schema, MultiAgentSchema) else ()
     groups = [(part.action_space, part.num_agents) for part in parts] or [(env.spaces(env.params)[1], 1)]
     samples = []
@@ -284,12 +283,14 @@ def record_run(
     Raises:
         AuthoringError: the code cannot be compiled, or results depend on the call or on the number of environments.
     """
-    actions = random_actions(env, steps, 2 * num_envs, seed)
+    envs = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=limit)
+    schema = envs.simulation.schema
+    actions = random_actions(env, schema, steps, 2 * num_envs, seed)
     run_actions = np.lib.format.open_memmap(folder / ACTIONS, "w+", actions.dtype, actions[:, :num_envs].shape)
     run_actions[...] = actions[:, :num_envs]
     progress = np.lib.format.open_memmap(folder / PROGRESS, "w+", np.int64, (1,))
     files: dict[str, NDArray[Any]] = {}
-    envs = _compiled_envs(env, num_envs, limit, actions)
+    _compile(envs, actions)
     allow_cpu_time(time_limit)
     for t, results in enumerate(step_results(envs, run_actions, seed)):
         allow_cpu_time(time_limit)
@@ -300,24 +301,24 @@ def record_run(
             files[name][t] = array
         progress[0] = t + 1
     same_envs = f"two runs with seed {seed}", envs
-    more_envs = f"runs of {num_envs} and of {2 * num_envs} environments", _compiled_envs(env, 2 * num_envs, limit, actions)
+    twice = VectorEnv(env, 2 * num_envs, device="cpu", output="numpy", max_episode_steps=limit)
+    _compile(twice, actions)
+    more_envs = f"runs of {num_envs} and of {2 * num_envs} environments", twice
     for runs, others in (same_envs, more_envs):
         for t, results in enumerate(step_results(others, actions[:, : others.num_envs], seed)):
             allow_cpu_time(time_limit)
             first = {name: array[:num_envs] for name, array in results.items()}
-            check_equal_step(env, t, {name: files[name][t] for name in first}, first, runs)
+            check_equal_step(env, schema, t, {name: files[name][t] for name in first}, first, runs)
         others.close()
     return "a seed repeats its run, and results do not depend on the number of environments"
 
 
-def _compiled_envs(env: Environment, num_envs: int, limit: int | None, actions: NDArray[Any]) -> VectorEnv:
-    """Creates environments and compiles their kernels, so that the time limit of the first calls does not include that."""
-    envs = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=limit)
-    CpuKernels(env, num_envs).reset(envs.simulation.options)
+def _compile(envs: VectorEnv, actions: NDArray[Any]) -> None:
+    """Compiles the kernels of environments, so that the time limit of the first calls does not include that."""
+    CpuKernels(envs.simulation.spec, envs.num_envs).reset(envs.simulation.options)
     by_role = split_actions(actions, envs.simulation.schema)
     dtypes = tuple(rows.dtype.type for rows in by_role.values()) if isinstance(by_role, dict) else actions.dtype.type
     envs.simulation.step_launcher(dtypes)
-    return envs
 
 
 def load_recorded_run(folder: Path, limit: int | None) -> CompiledRun | None:
@@ -340,12 +341,18 @@ def load_recorded_run(folder: Path, limit: int | None) -> CompiledRun | None:
 
 
 def check_equal_step(
-    env: Environment, t: int, expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], runs: str
+    env: Environment,
+    schema: EnvSchema,
+    t: int,
+    expected: Mapping[str, NDArray[Any]],
+    actual: Mapping[str, NDArray[Any]],
+    runs: str,
 ) -> None:
     """Checks that the results of two runs after t steps are bit-identical.
 
     Args:
         env: the environment.
+        schema: its schema.
         t: the number of steps.
         expected: {name: (E, ...) array} of one run.
         actual: the same of the other run.
@@ -357,7 +364,7 @@ def check_equal_step(
     different = differences(expected, actual, differs_in_bits)
     if different:
         first = different[0]
-        place = first.place(make_result_layout(make_schema(env)))
+        place = first.place(make_result_layout(schema))
         problem = f"{runs} differ: after {t} steps {place} is {first.expected} and {first.actual}"
         function = step_function(env) if t else first_function(env.reset)
         raise authoring_error(function, f"{problem}; results must depend on the arguments alone")

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
-from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.observation_widths import feature_widths
 from gpuvec.engine.layout.reduction_fields import extrema_fields
 from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
-from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
@@ -59,12 +58,13 @@ class ResultChecks:
 
     Args:
         env: the environment.
+        schema: its schema.
         num_envs: E; None for one env of many agents, which messages do not name.
     """
 
-    def __init__(self, env: Environment, num_envs: int | None) -> None:
+    def __init__(self, env: Environment, schema: EnvSchema, num_envs: int | None) -> None:
         spaces: Any = env.spaces(env.params)
-        self._env, self._schema = env, make_schema(env)
+        self._env, self._schema = env, schema
         self._names = [f"environment {row}" for row in range(num_envs or 1)]
         if isinstance(env, MultiAgentEnv):
             places = [f" of {name}" for name in self._names] if num_envs else [""]
@@ -210,11 +210,12 @@ class ResultChecks:
                 )
 
 
-def check_spaces(env: Environment, run: CompiledRun) -> str:
+def check_spaces(env: Environment, schema: EnvSchema, run: CompiledRun) -> str:
     """Checks observations against their space, that rewards, states and metrics are finite, and that masks allow an action.
 
     Args:
         env: the environment.
+        schema: its schema.
         run: its results.
 
     Returns:
@@ -223,8 +224,8 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
     Raises:
         AuthoringError: a value is not; the message names the first.
     """
-    num_envs, num_agents = len(run.obs[0]), make_schema(env).num_agents
-    checks = ResultChecks(env, num_envs)
+    num_envs, num_agents = len(run.obs[0]), schema.num_agents
+    checks = ResultChecks(env, schema, num_envs)
     for t, obs in enumerate(run.obs):
         is_reset = run.terminated[t - 2] | run.truncated[t - 2] if t > 1 else np.full(num_envs, t == 0)
         checks.check_states(run.states[t], is_reset, t)
