@@ -185,11 +185,11 @@ def gpu() -> str:
 @pytest.fixture(autouse=SIMULATED)
 def shuffled_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the threads of simulated kernels in an order in which a missing barrier changes results."""
-    from numba.cuda.simulator import kernel, kernelapi
+    from numba.cuda.simulator import kernel
 
-    from gpuvec.engine.backends.cuda import numba_cuda  # noqa: F401  # its import sets the method that this replaces
+    from gpuvec.engine.backends.cuda import numba_cuda
     from tests.support.thread_order import ShuffledBlock, shared_array
 
     monkeypatch.setattr(kernel, "BlockManager", ShuffledBlock)
-    monkeypatch.setattr(kernelapi.FakeCUDAShared, "array", shared_array)
+    monkeypatch.setattr(numba_cuda, "simulated_shared_array", shared_array)
     ShuffledBlock.generator.seed(0)

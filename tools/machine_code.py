@@ -34,6 +34,7 @@ from gpuvec.engine.backends.cuda import kernels, nvrtc
 from gpuvec.engine.backends.cuda.cpp.source import source_text
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
+from gpuvec.engine.layout.buffer_layout import KernelSpec, make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import SingleAgentSchema, default_action_dtype
@@ -127,34 +128,35 @@ def compile_case(env: Any, options: KernelOptions, name: str, only: str) -> Iter
         name: of the variant and the options.
         only: a text that the name of a kernel must contain.
     """
-    is_single_agent = isinstance(make_schema(env), SingleAgentSchema)
+    spec = make_kernel_spec(env, options)
+    is_single_agent = isinstance(spec.schema, SingleAgentSchema)
     text = source_text(env, options.cuda_c)
-    rollout = rollout_kernel_options(env, options, RANDOM) if is_single_agent else options
+    rollout = spec.with_options(rollout_kernel_options(env, options, RANDOM)) if is_single_agent else spec
     for num_envs in SINGLE_AGENT_SIZES if is_single_agent else MULTI_AGENT_SIZES:
-        launch_config = make_launch_config(env, num_envs)
+        launch_config = make_launch_config(spec.schema, num_envs)
         for part in ("reset", "step"):
             if only in f"{name} cuda {num_envs} {part}":
-                for number, kernel in enumerate(kernels.make_kernels(env, options, launch_config, part == "step")):
+                for number, kernel in enumerate(kernels.make_kernels(spec, launch_config, part == "step")):
                     yield f"cuda {num_envs} {part} {number}", read_sections(kernel.binary(CC).code, CUDA_SECTIONS)
         if is_single_agent and not options.validate and only in f"{name} cuda {num_envs} rollout":
-            binary = kernels.make_rollout_kernel(env, rollout, RANDOM, launch_config).binary(CC)
+            binary = kernels.make_rollout_kernel(rollout, RANDOM, launch_config).binary(CC)
             yield f"cuda {num_envs} rollout", read_sections(binary.code, CUDA_SECTIONS)
     if is_single_agent and isinstance(env.spaces(env.params)[1], Discrete) and only in f"{name} cuda fused":
-        yield "cuda fused", compile_fused_rollout(env, options)
+        yield "cuda fused", compile_fused_rollout(spec)
     for part in ("reset", "step"):
         if only in f"{name} cpu {part}":
-            yield f"cpu {part}", read_sections(load_or_compile_loop(part, env, options, text).code, CPU_SECTIONS)
+            yield f"cpu {part}", read_sections(load_or_compile_loop(part, spec, text).code, CPU_SECTIONS)
     if is_single_agent and not options.validate and only in f"{name} cpu rollout":
-        yield "cpu rollout", read_sections(load_or_compile_loop("rollout", env, rollout, text, RANDOM).code, CPU_SECTIONS)
+        yield "cpu rollout", read_sections(load_or_compile_loop("rollout", rollout, text, RANDOM).code, CPU_SECTIONS)
 
 
-def compile_fused_rollout(env: Any, options: KernelOptions) -> bytes:
-    """Returns the instructions of PPO's fused rollout, which is linked with the functions of `env` for these `options`."""
-    count, features = int(env.spaces(env.params)[1].n), make_schema(env).num_features
+def compile_fused_rollout(spec: KernelSpec) -> bytes:
+    """Returns the instructions of PPO's fused rollout, which is linked with the functions of an environment."""
+    count, features = int(spec.env.spaces(spec.env.params)[1].n), spec.schema.num_features
     shape = NetworkShape(
         features, 32, 1, count, action_size=1, head_sizes=(count,), relu=False, has_mask=False, clip_value=False
     )
-    binary = nvrtc.compile_cuda_source(rollout_kernel(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
+    binary = nvrtc.compile_cuda_source(rollout_kernel(shape, link_env_functions(spec, CC), 8, (0,)), CC)
     return read_sections(binary.code, CUDA_SECTIONS)
 
 

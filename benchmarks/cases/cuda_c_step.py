@@ -51,7 +51,7 @@ def compile_seconds(name: str) -> tuple[float, float]:
     env.step(torch.from_numpy(env.action_space.sample()).to("cuda"))
     synchronize()
     first_step = time.perf_counter() - start
-    source = make_cuda_functions(env._env, ()).source
+    source = make_cuda_functions(env.simulation.spec).source
     compile_source.cache_clear()
     start = time.perf_counter()
     compile_source(source, torch.cuda.get_device_capability())

@@ -376,13 +376,14 @@ import gymnasium, numpy as np
 from gymnasium.vector import AutoresetMode
 import gpuvec, gpuvec.vector.env
 from gpuvec.engine.backends.cuda import launch
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.registration import load_env
 env = load_env(gymnasium.spec("gpuvec/" + sys.argv[1]).kwargs["env"])
-options = KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps)
-config = make_launch_config(env, 100)
-binaries = [launch.start_compilation(kind, env, options, config, (9, 0), "").result() for kind in ("reset", "step")]
+spec = make_kernel_spec(env, KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps))
+config = make_launch_config(spec.schema, 100)
+binaries = [launch.start_compilation(kind, spec, config, (9, 0), "").result() for kind in ("reset", "step")]
 print([(k.name, k.threads, k.num_blocks(100), len(k.code)) for kernels in binaries for k in kernels])
 print("numba" in sys.modules)
 """

@@ -53,6 +53,7 @@ def compile_again(k):
 
 GPU_SETUP = """
 from gymnasium.vector import AutoresetMode
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
@@ -63,8 +64,8 @@ ENV = load_env("gpuvec_envs.tag_grid_world:ENV")
 
 def compile_again(k):
     env, _ = apply_params(ENV, {"wall_hit_penalty": 1 + k / 64}, (), 1)
-    options, config = KernelOptions(AutoresetMode.SAME_STEP, 100), make_launch_config(env, 2000)
-    for kernel in make_kernels(env, options, config, is_step=True):
+    spec = make_kernel_spec(env, KernelOptions(AutoresetMode.SAME_STEP, 100))
+    for kernel in make_kernels(spec, make_launch_config(spec.schema, 2000), is_step=True):
         kernel.cubin((9, 0))
 """
 

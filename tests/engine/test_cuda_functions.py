@@ -16,6 +16,7 @@ from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file, joined_text
 from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError, MissingExtraError
@@ -24,6 +25,7 @@ from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.testing.target_check.targets import GPU
 from gpuvec.vector.env import VectorEnv
 
+OPTIONS = KernelOptions(gym.vector.AutoresetMode.DISABLED, None)
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
 # `CASES`, or test_cuda_functions_index_sets.py, has them with other parameters too.
 WITH_PARAMS = ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0", "Breakout-v0")
@@ -90,7 +92,7 @@ def test_functions_missing_from_the_file_stay_in_python(source, tmp_path):
 @pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 @pytest.mark.parametrize("name", WITH_CUDA_C)
 def test_bundled_functions_compile_for_each_architecture(name, cc):
-    assert len(compile_source(make_cuda_functions(make_env(name), ()).source, cc)) > 1000
+    assert len(compile_source(make_cuda_functions(make_kernel_spec(make_env(name), OPTIONS)).source, cc)) > 1000
 
 
 @needs_compiler
@@ -103,7 +105,7 @@ def test_linker_inlines_all_functions(name, cc):
     check_cuda_source(env)
     options = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).action.dtype, cuda_c=True)
     for is_step in (False, True):
-        for kernel in make_kernels(env, options, make_launch_config(env, 4096), is_step):
+        for kernel in make_kernels(make_kernel_spec(env, options), make_launch_config(make_schema(env), 4096), is_step):
             code = numba_cuda.compile_kernel(
                 kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.min_blocks_per_sm
             )
@@ -118,7 +120,7 @@ def test_compilation_does_not_change_python_objects(tmp_path):
     """NVRTC writes its log into a bytes object; Python shares the objects of one byte, which must not change."""
     file = tmp_path / "own.cu"
     file.write_text(STEP)
-    compile_source(make_cuda_functions(own(file), ()).source, (9, 0))
+    compile_source(make_cuda_functions(make_kernel_spec(own(file), OPTIONS)).source, (9, 0))
     assert chr(32).encode()[0] == 32
 
 
@@ -130,7 +132,7 @@ def test_included_file_changes_the_compiled_code(tmp_path):
     binaries = []
     for size in ("0.5f", "0.25f", "0.5f"):
         other.write_text(f"constexpr float SIZE = {size};\n")
-        binaries.append(compile_source(make_cuda_functions(own(file), ()).source, (9, 0)))
+        binaries.append(compile_source(make_cuda_functions(make_kernel_spec(own(file), OPTIONS)).source, (9, 0)))
     assert binaries[0] == binaries[2] != binaries[1]
     assert joined_text(file).endswith("SIZE = 0.5f;\n")
 
@@ -183,15 +185,15 @@ def test_extreme_parameter_values_compile(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP)
     for size, most in ((math.inf, -(2**31)), (-math.inf, 2**31 - 1), (1e-45, 0), (-0.0, 1)):
-        assert compile_source(make_cuda_functions(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
+        env = dataclasses.replace(own(file), params=Params(size, most))
+        assert compile_source(make_cuda_functions(make_kernel_spec(env, OPTIONS)).source, (9, 0))
 
 
 @needs_compiler
 def test_rollout_kernel_calls_cuda_c_functions():
     env = make_env("CartPole-v1")
-    kernel = make_rollout_kernel(
-        env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", SingleAgentLaunch()
-    )
+    options = KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True)
+    kernel = make_rollout_kernel(make_kernel_spec(env, options), "random", SingleAgentLaunch())
     assert kernel.linked_source is not None
     assert kernel.binary((9, 0)).code[:4] == b"\x7fELF"
 
@@ -230,7 +232,7 @@ class TestMakeVec:
         for case, params in (getattr(case, "values", case) for case in CASES):
             if case == name:
                 env = make_env(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
-                text, functions = cuda_c_file(env).read_text(), make_cuda_functions(env, ())
+                text, functions = cuda_c_file(env).read_text(), make_cuda_functions(make_kernel_spec(env, OPTIONS))
                 defined = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", functions.source.wrappers))
                 required = [
                     env.reset,

@@ -6,11 +6,14 @@ import re
 from contextlib import nullcontext
 
 import pytest
+from gymnasium.vector import AutoresetMode
 from tests.support.cuda_c_functions import OBSERVE, ON_CPU, STEP, needs_host_compiler, own
 from tests.support.env_sources import DRIFT, RING
 
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
-from gpuvec.engine.backends.cuda.cpp.definitions import find_definitions, refuse_shared_variables
+from gpuvec.engine.backends.cuda.cpp.source import find_definitions, refuse_shared_variables
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.testing import check_env
 from gpuvec.testing.environment_check import check_cuda_source
@@ -120,7 +123,7 @@ def test_shared_variable_in_an_included_file_is_refused(tmp_path):
     (tmp_path / "own.cu").write_text('#include "calls.cuh"\n' + STEP)
     (tmp_path / "calls.cuh").write_text("\n\n__device__ int calls;\n")
     with pytest.raises(AuthoringError, match=r"calls.cuh, line 3, `__device__ int calls;`"):
-        make_cuda_functions(own(tmp_path / "own.cu"), ())
+        make_cuda_functions(make_kernel_spec(own(tmp_path / "own.cu"), KernelOptions(AutoresetMode.DISABLED, None)))
 
 
 @needs_host_compiler

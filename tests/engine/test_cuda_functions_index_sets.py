@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.cuda_c_functions import ON_CPU, needs_host_compiler
 from tests.support.meadow_env import MEADOW
@@ -14,9 +15,13 @@ from tests.support.meadow_env import MEADOW
 from gpuvec import MultiAgentEnv, SingleAgentEnv
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
 from gpuvec.testing.environment_check import check_cuda_source
 from gpuvec.vector.env import VectorEnv
+
+OPTIONS = KernelOptions(AutoresetMode.DISABLED, None)
 
 BREAKOUT = BUNDLED_ENVS["Breakout-v0"]
 IMAGE = {"image_bytes": 1}
@@ -83,7 +88,7 @@ def test_functions_compute_what_python_does(env, params):
 def test_all_functions_are_replaced():
     """No phase, reduction or pixel of the two environments stays in Python."""
     for env in (MEADOW, with_params(MEADOW, IMAGE), BREAKOUT):
-        replaced = make_cuda_functions(env, ()).env
+        replaced = make_cuda_functions(make_kernel_spec(env, OPTIONS)).spec.env
         if isinstance(replaced, SingleAgentEnv):
             functions = [replaced.reset, replaced.step, replaced.observe]
         else:
@@ -100,7 +105,7 @@ def test_all_functions_are_replaced():
 def test_functions_compile_for_a_gpu(env, params):
     env = with_params(env, params)
     check_cuda_source(env)
-    assert len(compile_source(make_cuda_functions(env, ()).source, (9, 0))) > 1000
+    assert len(compile_source(make_cuda_functions(make_kernel_spec(env, OPTIONS)).source, (9, 0))) > 1000
 
 
 @pytest.mark.compile

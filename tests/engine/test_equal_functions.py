@@ -6,8 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from gpuvec.engine.compiler.equal_functions import equality_key, referenced_values
-from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.functions import equality_key, generate_function, inline_function, referenced_values
 
 
 def key_of(function):

@@ -13,11 +13,12 @@ from gymnasium.vector import AutoresetMode
 from tests.support.bundled_envs import THREAD_PER_ENV
 
 from gpuvec import uniform
-from gpuvec.engine.backends import elementwise_kernels
+from gpuvec.engine.backends import elementwise
 from gpuvec.engine.backends.cuda import dependent_launch, linker, numba_cuda
 from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
 from gpuvec.engine.backends.elementwise_operation import Elementwise
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, rollout_kernel_options
@@ -98,7 +99,7 @@ def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 def compile_kernels(env, options, which, launch_config, cc=(9, 0)):
     """All kernels of a reset or a step."""
-    kernels = make_kernels(env, options, launch_config, which == "step")
+    kernels = make_kernels(make_kernel_spec(env, options), launch_config, which == "step")
     return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.min_blocks_per_sm) for kernel in kernels]
 
 
@@ -248,7 +249,9 @@ def pole_policy(obs, key, p):
 def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **options):
     env = load_bundled_env(name)
     options = rollout_kernel_options(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
-    kernel = make_rollout_kernel(env, options, policy, SingleAgentLaunch(threads, latency_bound=threads < 256))
+    kernel = make_rollout_kernel(
+        make_kernel_spec(env, options), policy, SingleAgentLaunch(threads, latency_bound=threads < 256)
+    )
     return compile_kernel(kernel.body, kernel.signature, kernel.threads, min_blocks=kernel.min_blocks_per_sm)
 
 
@@ -325,9 +328,7 @@ class TestElementwise:
     def test_kernel_has_no_float64_and_no_local_memory(self, make, settings, members):
         make_function = getattr(action_kernels, f"make_{make}_draw")
         work = Elementwise(make, (*members, *action_kernels.KEY_MEMBERS), make_function, settings)
-        kernel = compile_kernel(
-            elementwise_kernels.kernel_body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads
-        )
+        kernel = compile_kernel(elementwise.kernel_body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads)
         if make == "categorical":
             check(kernel, barriers=0)
             assert kernel.float64 == []

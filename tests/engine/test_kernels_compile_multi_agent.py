@@ -24,7 +24,9 @@ from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.multi_agent_kernels import MAX_SPILL_BYTES
 from gpuvec.engine.compiler.functions import generate_function
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.errors import OutOfMemoryError
@@ -76,7 +78,7 @@ RESET_CASES = ("no tile", "many agents", "nearest", "cell list")  # The resets o
 def expected_barriers(env, options, which, launch_config):
     """The number of barriers of each kernel: between segments, at the episode end of a step, and before a tile is stored."""
     operations = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters()
-    program = make_program(env, options, *operations, launch_config)
+    program = make_program(make_kernel_spec(env, options), *operations, launch_config)
     parts = (program.step, program.episode_end, program.finish) if which == "step" else (program.reset, program.finish)
     num_barriers = sum(segment.barrier + 2 * (segment.after_round is not None) for part in parts for segment in part) + (
         which == "step"
@@ -88,7 +90,10 @@ def expected_barriers(env, options, which, launch_config):
 
 def compile_and_check(env, num_envs, which, mode, **options):
     """The kernels of a reset or a step, after all checks."""
-    options, launch_config = KernelOptions(mode, env.max_episode_steps, **options), make_launch_config(env, num_envs)
+    options, launch_config = (
+        KernelOptions(mode, env.max_episode_steps, **options),
+        make_launch_config(make_schema(env), num_envs),
+    )
     kernels = compile_kernels(env, options, which, launch_config)
     blocks_per_sm = [launch_config.min_blocks_per_sm, *[1] * (len(kernels) - 1)]
     barriers = expected_barriers(env, options, which, launch_config)
@@ -114,7 +119,7 @@ KERNELS = [*((case, "step") for case in CASES), *((case, "reset") for case in RE
 def test_kernel_of_each_launch_mapping(case, which):
     name, num_envs, split, tile, mode, params = CASES[case]
     env, _ = apply_params(load_bundled_env(name), params, (), 1)
-    launch_config = make_launch_config(env, num_envs)
+    launch_config = make_launch_config(make_schema(env), num_envs)
     assert (launch_config.split, launch_config.tile_rows > 0) == (split, tile)
     compile_and_check(env, num_envs, which, mode)
 
@@ -136,7 +141,7 @@ def test_tables_that_exceed_constant_memory_are_in_global_memory():
         return s.x[i] + p.slopes[t.step % 7] + p.gains[t.step] * p.delays[s.num_followers]
 
     env = dataclasses.replace(PATROL, tables=lambda p: tables, reward=reward)
-    kernels = compile_kernels(env, KernelOptions(SAME_STEP, 50), "step", make_launch_config(env, 50))
+    kernels = compile_kernels(env, KernelOptions(SAME_STEP, 50), "step", make_launch_config(make_schema(env), 50))
     ptx = "\n".join(kernel.ptx for kernel in kernels)
     assert len(re.findall(r"^\s*\.(?:visible |internal )?global .*large_table", ptx, re.MULTILINE)) >= 2
     assert "_cudapy_cmem" in ptx
@@ -147,7 +152,8 @@ def test_reset_and_step_share_device_functions():
     name, num_envs, _, _, mode, params = CASES["nearest"]
     env, _ = apply_params(load_bundled_env(name), params, (), 1)
     reset, step = (
-        make_kernels(env, KernelOptions(mode, 50), make_launch_config(env, num_envs), is_step) for is_step in (False, True)
+        make_kernels(make_kernel_spec(env, KernelOptions(mode, 50)), make_launch_config(make_schema(env), num_envs), is_step)
+        for is_step in (False, True)
     )
 
     def called_functions(kernel):
@@ -181,7 +187,7 @@ def test_a_world_too_large_for_its_block_is_refused():
     env = dataclasses.replace(env, observation=lambda p: Observation(lambda i, s, t, p: (np.float32(0.0),)))
     message = "a world of 1,000 agents is too large for a block of a GPU, .* 80,000 of them for actions of 20 components"
     with pytest.raises(OutOfMemoryError, match=message):
-        compile_kernels(env, KernelOptions(DISABLED, 50), "step", make_launch_config(env, 10))
+        compile_kernels(env, KernelOptions(DISABLED, 50), "step", make_launch_config(make_schema(env), 10))
 
 
 VALUES = range(40)
@@ -200,9 +206,9 @@ many_values = generate_function(
 def test_kernel_that_spills_is_compiled_for_fewer_blocks_per_sm(monkeypatch):
     env, _ = apply_params(load_bundled_env("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
     env = dataclasses.replace(env, phases=(many_values, *env.phases))
-    launch_config = make_launch_config(env, 2000)
+    launch_config = make_launch_config(make_schema(env), 2000)
     assert launch_config.min_blocks_per_sm > 1
-    (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), launch_config, True)
+    (kernel,) = make_kernels(make_kernel_spec(env, KernelOptions(SAME_STEP, 50)), launch_config, True)
     code = numba_cuda.compile_kernel(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm)
     for _ in range(2):  # The second one must not come from the cache of the linker, which stores no log.
         assert linker.link(code, (9, 0), with_log=True).spill_bytes > MAX_SPILL_BYTES
@@ -226,7 +232,10 @@ def faulty_reset(i, s, key, p):
 def test_checks_detect_generic_addresses_and_float64():
     env = load_bundled_env("TagContinuous-v0")
     (kernel,) = compile_kernels(
-        dataclasses.replace(env, reset=faulty_reset), KernelOptions(SAME_STEP, 50), "reset", make_launch_config(env, 1)
+        dataclasses.replace(env, reset=faulty_reset),
+        KernelOptions(SAME_STEP, 50),
+        "reset",
+        make_launch_config(make_schema(env), 1),
     )
     assert len(unexpected_accesses(kernel, SPACES)) == 1
     assert kernel.float64 != []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpuvec.engine.compiler.array_ops import cpu_array_ops
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
@@ -27,7 +28,7 @@ MAX_SHARED_BYTES = 48 << 10  # per block, without opting in to more
 def shared_bytes(env, launch_config):
     """The shared memory of a block in bytes."""
     operations = cpu_memory_ops(), cpu_array_ops(), cpu_shared_counters()
-    program = make_program(env, KernelOptions(AutoresetMode.SAME_STEP, 100), *operations, launch_config)
+    program = make_program(make_kernel_spec(env, KernelOptions(AutoresetMode.SAME_STEP, 100)), *operations, launch_config)
     array_groups = [program.arrays] + ([program.search.arrays] if program.search else [])
     return max(sum(math.prod(dims) * np.dtype(dtype).itemsize for dtype, dims in arrays.values()) for arrays in array_groups)
 

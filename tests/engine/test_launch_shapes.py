@@ -63,7 +63,7 @@ def test_sets_are_independent_of_the_number_of_cpu_threads(name, params, monkeyp
 )
 def test_simulator_is_independent_of_threads_per_block(simulator, monkeypatch, name, threads):
     monkeypatch.setattr(
-        "gpuvec.engine.backends.simulator.make_launch_config", lambda env, num_envs, max_threads: SingleAgentLaunch(threads)
+        "gpuvec.engine.backends.simulator.make_launch_config", lambda schema, num_envs, max_threads: SingleAgentLaunch(threads)
     )
     options = {"max_episode_steps": 2}
     assert_equal(run_steps(name, 70, simulator, 3, **options), run_steps(name, 70, "cpu", 3, **options))

@@ -14,7 +14,7 @@ from tests.support.arrays import host, on_device
 from tests.support.street_env import STREET
 
 from gpuvec import Bools, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, VectorEnv, randint
-from gpuvec.engine.compiler.sorting_network import bitonic_merge_pairs, merge_exchange_pairs
+from gpuvec.engine.compiler.array_ops import bitonic_merge_pairs, merge_exchange_pairs
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.multi_agent import launch_mapping
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch

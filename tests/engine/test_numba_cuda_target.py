@@ -1,5 +1,6 @@
 """The target of numba-cuda for kernels of this package, which changes nothing for kernels of other packages."""
 
+import os
 import subprocess
 import sys
 
@@ -72,6 +73,39 @@ print(compile_kernel() == code)
 def test_kernels_of_other_packages_stay_the_same():
     process = subprocess.run([sys.executable, "-W", "ignore", "-c", OTHER_PACKAGE], capture_output=True, text=True, check=False)
     assert process.stdout == "[]\nTrue\n", process.stdout + process.stderr
+
+
+SIMULATOR = """
+import sys, types
+import numpy as np
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack  # numba-cuda 0.30 reads the name
+from numba import cuda
+from numba.cuda.simulator import kernel, kernelapi  # noqa: F401
+
+def list_functions():
+    modules = [module for name, module in sys.modules.items() if name.startswith("numba")]
+    classes = [value for module in modules for value in list(vars(module).values()) if isinstance(value, type)]
+    return {(owner, name): value for owner in (*modules, *classes) for name, value in list(vars(owner).items())
+            if isinstance(value, types.FunctionType)}
+
+functions = list_functions()
+import gpuvec
+from gpuvec.vector.env import VectorEnv
+from gpuvec_envs.tag_grid_world import ENV
+
+envs = VectorEnv(ENV, 1, device="simulator", output="numpy")
+envs.reset(seed=0)
+after = list_functions()
+print(sorted(name for (owner, name), function in functions.items() if after.get((owner, name)) is not function))
+"""
+
+
+def test_the_simulator_of_other_packages_stays_the_same():
+    """A reset in it allocates arrays in shared memory."""
+    command, variables = [sys.executable, "-W", "ignore", "-c", SIMULATOR], os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    assert process.stdout == "[]\n", process.stdout + process.stderr
 
 
 def compile_device(function):

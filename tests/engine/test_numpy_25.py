@@ -24,12 +24,13 @@ import re
 from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda import kernels
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec_envs.cartpole import ENV
 
 assert not hasattr(np, "row_stack"), "the workaround must remove the name again"
-options = KernelOptions(AutoresetMode.SAME_STEP, 500)
-for kernel in (*kernels.make_kernels(ENV, options, None, False), *kernels.make_kernels(ENV, options, None, True)):
+spec = make_kernel_spec(ENV, KernelOptions(AutoresetMode.SAME_STEP, 500))
+for kernel in (*kernels.make_kernels(spec, None, False), *kernels.make_kernels(spec, None, True)):
     assert kernel.binary((9, 0)).code[:4] == b"\\x7fELF"
 assert not hasattr(np, "row_stack")
 print("compiled")

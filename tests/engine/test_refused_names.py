@@ -22,7 +22,9 @@ from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.functions import device_function, is_inline
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import registered_envs
 from gpuvec.testing import check_env
@@ -135,7 +137,7 @@ class TestAllTargets:
             pytest.skip("the simulator compiles no kernels")
         function, message = REFUSED[case]
         with pytest.raises(AuthoringError, match=message):
-            make_kernels(make_env(function), KernelOptions(AutoresetMode.NEXT_STEP, 10), None, True)
+            make_kernels(make_kernel_spec(make_env(function), KernelOptions(AutoresetMode.NEXT_STEP, 10)), None, True)
 
     def test_check_env_refuses(self, case):
         function, message = REFUSED[case]
@@ -156,7 +158,9 @@ def reset_and_step(env: gpuvec.VectorEnv) -> None:
 @pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels")
 def test_gpu_compilation_names_the_line_of_a_type_error():
     env, line = make_env(with_string_addition), with_string_addition.__code__.co_firstlineno + 1
-    kernel, *_ = make_kernels(env, KernelOptions(AutoresetMode.NEXT_STEP, 10), make_launch_config(env, 2), True)
+    kernel, *_ = make_kernels(
+        make_kernel_spec(env, KernelOptions(AutoresetMode.NEXT_STEP, 10)), make_launch_config(make_schema(env), 2), True
+    )
     raises = pytest.raises(AuthoringError, match=f"{__file__}, line {line}, .*metres")
     with raises, explain_env_errors(env, "step"):
         kernel.cubin((9, 0))

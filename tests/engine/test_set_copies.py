@@ -13,7 +13,7 @@ from tests.support.arrays import host, on_device
 
 from gpuvec import Bools, Floats, Int8s, Ints, Key, SingleAgentEnv, UInt8s
 from gpuvec.engine.compiler.array_ops import cpu_array_ops
-from gpuvec.engine.compiler.copy_types import BlockCopy
+from gpuvec.engine.compiler.block_copies import BlockCopy
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.set_copies import WORDS
 from gpuvec.engine.multi_agent.unrolled_copies import copy_segments

@@ -1,5 +1,6 @@
 """A reset compiles the kernels of a step first, so that they are linked while those of the reset are compiled."""
 
+import dataclasses
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.cuda import launch
 from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.registration import registered_envs
 
@@ -26,10 +28,11 @@ def make_kernels(monkeypatch):
     def make(name):
         env = registered_envs("gpuvec")[name]
         kernels = object.__new__(launch.CudaKernels)
-        kernels._env, kernels._num_envs, kernels._cc = env, 64, (9, 0)
+        spec = make_kernel_spec(env, OPTIONS)
+        kernels._num_envs, kernels._cc = 64, (9, 0)
         kernels._device = SimpleNamespace(current=nullcontext)
-        kernels._launch_config = make_launch_config(env, 64)
-        kernels.split = kernels._launch_config.split
+        kernels._launch_config = make_launch_config(spec.schema, 64)
+        kernels.spec = dataclasses.replace(spec, split=kernels._launch_config.split)
         return kernels
 
     return make
@@ -42,9 +45,9 @@ def make_kernels(monkeypatch):
 def test_reset_starts_the_step_of_environments_without_rollouts(monkeypatch, make_kernels, name, kinds):
     started = []
 
-    def record(kind, env, options, *args):
+    def record(kind, spec, *args):
         started.append(kind)
-        assert options == OPTIONS
+        assert spec.options == OPTIONS
 
         def wait():
             assert started == kinds, "a reset waits for a linker before all kernels are compiled"

@@ -15,7 +15,7 @@ from tests.support.hunt_env import ENV as HUNT
 from tests.support.street_env import STREET
 
 from gpuvec import Floats, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, VectorEnv
-from gpuvec.engine.layout.buffer_layout import make_layout
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.structure import constant_differences, params_of_structure, shape_differences
 from gpuvec.errors import FixedParameterError, GpuvecError
@@ -233,7 +233,7 @@ def test_final_states_do_not_collide_with_the_engine_s_buffers():
     observation = Observation(lambda i, s, t, p: (s.x[i],))
     env = replace(STREET, state=CollidingState, phases=(), active=None, roles=None, observation=lambda p: observation)
     env = replace(env, spaces=lambda p: (Box(-np.inf, np.inf, (1,)), Discrete(3)))
-    layout = make_layout(env, KernelOptions(AutoresetMode.SAME_STEP, 10), split=True)
+    layout = make_kernel_spec(env, KernelOptions(AutoresetMode.SAME_STEP, 10), split=True).layout
     final = {name: buffer.shape for name, buffer in layout.scratch.items() if name.startswith("final_")}
     shapes = {"floats": (1, 4), "state_floats": (4, 2), "state_obs": (4, 2), "state_mask": ()}
     assert final == {f"final_{name}": shape for name, shape in shapes.items()}

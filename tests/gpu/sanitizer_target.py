@@ -124,7 +124,7 @@ def observation_layout(env: Any) -> str:
     """
     from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 
-    config = make_launch_config(env._env, env.num_envs)
+    config = make_launch_config(env.simulation.schema, env.num_envs)
     assert config is not None
     writer = "split_" if config.split else ""
     return writer + ("tiled" if config.tile_rows else "direct")

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.engine.backends import elementwise_kernels
+from gpuvec.engine.backends import elementwise
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.learners.estimators.advantage import (
     ADVANTAGES,
@@ -121,7 +121,7 @@ def test_the_kernel_has_no_float64_and_prefetches_several_steps(operation: Any, 
     from tests.engine.test_kernels_compile import compile_kernel
 
     kernel = compile_kernel(
-        elementwise_kernels.kernel_body(operation),
+        elementwise.kernel_body(operation),
         numba_cuda.kernel_signature(operation.batch, None, ()),
         operation.threads,
     )

@@ -285,6 +285,7 @@ SIMILAR = ("acrobot", "mountain_car", "continuous_mountain_car")
 def test_env_functions_are_linked_into_the_rollout(name, cuda_c) -> None:
     from gpuvec.engine.backends.cuda import nvrtc
     from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
+    from gpuvec.engine.layout.buffer_layout import make_kernel_spec
     from gpuvec.engine.layout.buffers import KernelOptions
     from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel
 
@@ -293,7 +294,7 @@ def test_env_functions_are_linked_into_the_rollout(name, cuda_c) -> None:
     args = PPOArgs(device="cpu")
     network = network_of(observation.shape[0], action, args)
     shape = make_network_shape(network, args, False)
-    game = link_env_functions(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
+    game = link_env_functions(make_kernel_spec(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c)), (9, 0))
     for rows in (8, 16, 32):
         compiled_kernel = nvrtc.compile_cuda_source(rollout_kernel(shape, game, rows, (0,)), (9, 0))
         assert compiled_kernel.spill_bytes == 0

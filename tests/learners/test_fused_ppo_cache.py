@@ -21,6 +21,7 @@ if compiled_before:
     for name in ("numba", "cuda.core"):  # an import of one of them fails
         sys.modules[name] = None
 from gpuvec.engine.backends.cuda import nvrtc
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel, value_kernel
@@ -29,7 +30,7 @@ from gpuvec_envs.cartpole import ENV
 
 sizes = {"features": 4, "hidden": 32, "layers": 1, "outputs": 2, "action_size": 1, "head_sizes": (2,)}
 shape = NetworkShape(**sizes, relu=False, has_mask=False, clip_value=False)
-game = link_env_functions(ENV, KernelOptions(AutoresetMode.SAME_STEP, 100), (9, 0))
+game = link_env_functions(make_kernel_spec(ENV, KernelOptions(AutoresetMode.SAME_STEP, 100)), (9, 0))
 for one in (rollout_kernel(shape, game, 8, (0,)), value_kernel(shape, 2)):
     compiled_kernel = nvrtc.load_or_compile_source(one, (9, 0))
     print(compiled_kernel.name, hashlib.sha256(compiled_kernel.code).hexdigest())

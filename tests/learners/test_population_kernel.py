@@ -54,11 +54,14 @@ def test_the_code_has_all_products_and_no_spills(name, shape) -> None:
     """An assembler was seen to drop the second of two products into the same registers without a warning."""
     from gpuvec.engine.backends.cuda import nvrtc
     from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
+    from gpuvec.engine.layout.buffer_layout import make_kernel_spec
     from gpuvec.engine.layout.buffers import KernelOptions
     from gpuvec.learners.population.kernel.population_kernel import COMPUTE_CAPABILITY, population_kernel
 
     env = importlib.import_module(f"gpuvec_envs.{name}").ENV
-    functions = link_env_functions(env, KernelOptions(AutoresetMode.SAME_STEP, 100), COMPUTE_CAPABILITY, has_shared_envs=True)
+    functions = link_env_functions(
+        make_kernel_spec(env, KernelOptions(AutoresetMode.SAME_STEP, 100)), COMPUTE_CAPABILITY, has_shared_envs=True
+    )
     kernel = nvrtc.compile_cuda_source(population_kernel(shape, functions), COMPUTE_CAPABILITY)
     assert count_instructions(kernel.code, HGMMA) == number_of_products(shape)
     assert kernel.spill_bytes == 0

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments
-from gpuvec.engine.backends import elementwise_kernels
+from gpuvec.engine.backends import elementwise
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.learners.algorithms import args_class
 from gpuvec.learners.estimators.reward_scaling import DISCOUNTED_RETURNS, RewardScaler
@@ -106,7 +106,7 @@ def test_the_kernel_has_no_float64() -> None:
     from tests.engine.test_kernels_compile import compile_kernel
 
     kernel = compile_kernel(
-        elementwise_kernels.kernel_body(DISCOUNTED_RETURNS),
+        elementwise.kernel_body(DISCOUNTED_RETURNS),
         numba_cuda.kernel_signature(DISCOUNTED_RETURNS.batch, None, ()),
         DISCOUNTED_RETURNS.threads,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from typing import Any
 
@@ -71,11 +70,9 @@ class ShuffledBlock(kernel.BlockManager):
             running = [thread for thread in running if not thread.has_ended]
 
 
-def shared_array(shared: kernelapi.FakeCUDAShared, shape: Any, dtype: DTypeLike) -> NDArray[Any]:
-    """A shared array, which the caller's file and line identify; before a thread writes an element, it is nan, -1 or True."""
-    caller = sys._getframe(1)
-    place = (caller.f_code.co_filename, caller.f_lineno)
-    if place not in shared._allocations:
-        shared._allocations[place] = np.empty(shape, dtype)
-        shared._allocations[place].view(np.uint8).fill(0xFF)
-    return shared._allocations[place]
+def shared_array(shared: kernelapi.FakeCUDAShared, name: str, shape: Any, dtype: DTypeLike) -> NDArray[Any]:
+    """A shared array with a name; before a thread writes an element, it is nan, -1 or True."""
+    if name not in shared._allocations:
+        shared._allocations[name] = np.empty(shape, dtype)
+        shared._allocations[name].view(np.uint8).fill(0xFF)
+    return shared._allocations[name]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import load_env
 from gpuvec.testing import check_env, environment_check
@@ -349,7 +350,7 @@ def correct_run():
         @functools.cache
         def record(name):
             env = load_env(f"tests.support.{name}_env:ENV")
-            size = environment_check._run_size(env, 33, None)
+            size = environment_check._run_size(env, make_schema(env), 33, None)
             worker = stack.enter_context(WorkerProcess(record_run, env, **size._asdict(), seed=0, time_limit=20.0))
             worker.answer()
             return load_recorded_run(worker.folder, size.limit)

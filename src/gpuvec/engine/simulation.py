@@ -14,14 +14,13 @@ from gpuvec.engine.backends.cache.key import detached_environment, frozen_enviro
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import DeviceArray, address_of
 from gpuvec.engine.backends.kernel_set import make_kernel_set
-from gpuvec.engine.compiler.frozen import content_of, frozen_function
-from gpuvec.engine.compiler.frozen_content import Content
+from gpuvec.engine.compiler.frozen import Content, content_of, frozen_function
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.engine.compiler.types import DType, EnvParams, RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
-from gpuvec.engine.layout.buffer_layout import make_layout
+from gpuvec.engine.layout.buffer_layout import KernelSpec, make_kernel_spec
 from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions
-from gpuvec.engine.layout.declared_schema import check_fits_memory, make_schema
+from gpuvec.engine.layout.declared_schema import check_fits_memory
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.layout.schema import MultiAgentSchema, sampled_action_dtype
 from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
@@ -65,12 +64,13 @@ class Simulation:
         check_fits_memory(env)
         self.declared = detached_environment(env)
         self.env, self.num_envs, self.device = frozen_environment(self.declared), num_envs, device
-        self.schema = make_schema(self.env)
+        spec = make_kernel_spec(self.env, options)
+        self.schema = spec.schema
         # A reset reads no actions. If its options are those of the first step, both share their compiled functions.
         self.options = options._replace(action_dtype=sampled_action_dtype(self.schema, integer_dtype))
         self.version = 0
-        self._kernels = make_kernel_set(self.env, num_envs, device)
-        self.layout = make_layout(self.env, self.options, self._kernels.split)
+        self._kernels = make_kernel_set(spec, num_envs, device)
+        self.layout = self.spec.layout
         device.require_bytes(self._num_bytes(), f"{num_envs:,} environments{self._memory_advice()}")
         self.buffers = {name: self._zeros(buffer) for name, buffer in self.layout.owned.items()}
         self.buffers["faults"][:] = NO_FAULT
@@ -81,6 +81,11 @@ class Simulation:
         self._pool: dict[str, DeviceArray] = {}
         self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # {policy: (frozen copy, its content)}
         self._reset_launchers()
+
+    @property
+    def spec(self) -> KernelSpec:
+        """What the kernels are compiled from at present."""
+        return self._kernels.spec.with_options(self.options)
 
     def _zeros(self, buffer: Buffer) -> DeviceArray:
         return self.device.arrays.zeros(buffer.full_shape(self.num_envs, self._kernels.blocks), buffer.dtype)
@@ -193,7 +198,7 @@ class Simulation:
         self.declared = dataclasses.replace(self.declared, params=params)
         self.env = frozen_environment(self.declared)
         self._kernels.close()
-        self._kernels = make_kernel_set(self.env, self.num_envs, self.device)
+        self._kernels = make_kernel_set(make_kernel_spec(self.env, self.options), self.num_envs, self.device)
         self._reset_launchers()
         self.version += 1
 
@@ -204,7 +209,7 @@ class Simulation:
             states: {field: (P, ...) array of the device}, the fields of P states; empty for none.
         """
         self.options = self.options._replace(pool=tuple(states))
-        self.layout = make_layout(self.env, self.options, self._kernels.split)
+        self.layout = self.spec.layout
         self._pool = {f"pool_{name}": self.device.arrays.ascontiguousarray(array) for name, array in states.items()}
         if states:
             size = len(next(iter(states.values())))

@@ -22,6 +22,7 @@ from gpuvec.engine.backends.cuda.cpp.source import compile_source
 from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at, explain_env_errors, step_function
+from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, default_action_dtype
@@ -320,7 +321,7 @@ def check_cuda_source(env: Environment) -> None:
     Raises:
         AuthoringError: a function cannot be compiled, or computes in float64; the message names the line.
     """
-    source, file, line = make_cuda_functions(env, ()).source, "", 0
+    source, file, line = make_cuda_functions(make_kernel_spec(env, KernelOptions(AutoresetMode.DISABLED, None))).source, "", 0
     ptx = compile_source(source, (9, 0), "ptx").decode()
     files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
     for text in ptx.splitlines():
@@ -361,10 +362,11 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     Raises:
         AuthoringError: the code cannot be compiled.
     """
-    options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=default_action_dtype(make_schema(env)))
+    spec = make_kernel_spec(env, KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps))
+    spec = spec.with_options(spec.options._replace(action_dtype=default_action_dtype(spec.schema)))
     num_kernels = 0
     with explain_env_errors(env, "step"):
-        for kernel in make_kernels(env, options, make_launch_config(env, NUM_COMPILED_ENVS), True):
+        for kernel in make_kernels(spec, make_launch_config(spec.schema, NUM_COMPILED_ENVS), True):
             kernel.binary((9, 0))
             num_kernels += 1
     kernels = "kernel of a step" if num_kernels == 1 else f"{num_kernels} kernels of a step"

@@ -1,4 +1,4 @@
-"""Launchers of elementwise operations, whose kernels are loaded from disk or compiled by `elementwise_kernels`.
+"""Launchers of elementwise operations, whose kernels are loaded from disk or compiled.
 
 A process that loads a kernel from disk imports no compiler.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import cast
 
 import numpy as np
 
@@ -83,17 +84,50 @@ def load_or_compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> 
     """
 
     def compile_all() -> list[Binary]:
-        from gpuvec.engine.backends.elementwise_kernels import compile_elementwise
-
         return [compile_elementwise(operation, cc)._replace(log="")]
 
     (binary,) = load_or_compile(_key(operation, cc), compile_all, Binary)
     return binary
 
 
+@lru_cache(maxsize=64)
+def kernel_body(operation: Elementwise) -> Callable[..., None]:
+    """The Python function of the kernel that applies an operation, for the compiler or the simulator.
+
+    Args:
+        operation: the function of a row.
+    """
+    from numba import njit
+
+    from gpuvec.engine.backends.cuda import numba_cuda
+    from gpuvec.engine.compiler.functions import generate_function
+
+    function = operation.make_function(numba_cuda.cuda_memory_ops(), *operation.settings)
+    if numba_cuda.SIMULATED:  # in interpreted code a float32 would become a double
+        function = njit(function.py_func, error_model="numpy")  # type: ignore[attr-defined]  # of Numba's dispatchers
+
+    source = f"def kernel(b):\n    row = cuda.blockIdx.x * {operation.threads} + cuda.threadIdx.x\n"
+    source += "    if row < b.n:\n        function(b, row)\n"
+    # The simulator replaces the global `cuda` while it runs the kernel.
+    return cast(Callable[..., None], generate_function("kernel", source, cuda=numba_cuda.cuda, function=function))
+
+
+@lru_cache(maxsize=64)
+def compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> Binary:
+    """Compiles the kernel that applies an operation.
+
+    Args:
+        operation: the function of a row.
+        cc: the compute capability.
+    """
+    from gpuvec.engine.backends.cuda import linker, numba_cuda
+
+    signature = numba_cuda.kernel_signature(operation.batch, None, ())
+    return linker.link(numba_cuda.compile_kernel(kernel_body(operation), signature, cc, "ltoir", operation.threads), cc)
+
+
 def _simulator_launcher(operation: Elementwise) -> Callable[..., None]:
     from gpuvec.engine.backends.cuda import numba_cuda
-    from gpuvec.engine.backends.elementwise_kernels import kernel_body
     from gpuvec.engine.backends.simulator import short_switch_interval
 
     kernel, batch = numba_cuda.cuda.jit(kernel_body(operation)), operation.batch

@@ -9,8 +9,8 @@ from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.launchers import ResetLauncher, RolloutLauncher, StepLauncher
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.engine.compiler.types import RolloutPolicy
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.spec import Environment
 
 
 class KernelSet(Protocol):
@@ -21,8 +21,8 @@ class KernelSet(Protocol):
     """
 
     @property
-    def split(self) -> bool:
-        """Whether a step is two or three kernels, the last of which writes the observations; they need scratch buffers."""
+    def spec(self) -> KernelSpec:
+        """What the kernels are compiled from, but for the options, which each of them is requested with."""
 
     @property
     def blocks(self) -> int:
@@ -76,13 +76,13 @@ def import_gpu_modules() -> None:
             from gpuvec.engine.backends.cuda import kernels  # noqa: F401
 
 
-def make_kernel_set(env: Environment, num_envs: int, device: Device) -> KernelSet:
+def make_kernel_set(spec: KernelSpec, num_envs: int, device: Device) -> KernelSet:
     """Makes the kernels of E copies of an environment.
 
     Only the class for the kind of device is imported, as a process whose kernels are on disk needs no compiler.
 
     Args:
-        env: the environment.
+        spec: the environment and its schema; the kernel set chooses whether kernels are split.
         num_envs: E.
         device: where the kernels run.
     """
@@ -90,11 +90,11 @@ def make_kernel_set(env: Environment, num_envs: int, device: Device) -> KernelSe
         if device.kind == "cuda":
             from gpuvec.engine.backends.cuda.launch import CudaKernels
 
-            return CudaKernels(env, num_envs, device)
+            return CudaKernels(spec, num_envs, device)
         if device.kind == "cpu":
             from gpuvec.engine.backends.cpu.threads import CpuKernels
 
-            return CpuKernels(env, num_envs)
+            return CpuKernels(spec, num_envs)
         from gpuvec.engine.backends.simulator import SimulatorKernels
 
-        return SimulatorKernels(env, num_envs)
+        return SimulatorKernels(spec, num_envs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuvec.engine.backends.cuda.launch_config import WARP_SIZE, make_launch_config
@@ -12,13 +13,12 @@ from gpuvec.engine.backends.launchers import ResetLauncher, RolloutLauncher, Ste
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
-from gpuvec.engine.layout.buffer_layout import make_layout
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class
 from gpuvec.engine.single_agent.rollout_options import RolloutRequest
 from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 from gpuvec.errors import DeviceError
-from gpuvec.spec import Environment
 
 if TYPE_CHECKING:
     from gpuvec.engine.backends.cuda.kernel_functions import Kernel
@@ -43,26 +43,26 @@ class SimulatorKernels:
     """The kernels of an environment in the simulator: a `KernelSet`.
 
     Args:
-        env: the environment.
+        spec: what the kernels are compiled from, but for their options.
         num_envs: E.
 
     Raises:
         DeviceError: Numba was imported without the simulator.
     """
 
-    def __init__(self, env: Environment, num_envs: int) -> None:
+    def __init__(self, spec: KernelSpec, num_envs: int) -> None:
         from gpuvec.engine.backends.cuda import numba_cuda
 
         if not numba_cuda.SIMULATED:
             raise DeviceError('device="simulator" needs NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts.')
-        self._env, self._num_envs, self._cuda = env, num_envs, numba_cuda.cuda
-        self._launch_config = make_launch_config(env, num_envs, WARP_SIZE)
-        self.split = self._launch_config.split
+        self._num_envs, self._cuda = num_envs, numba_cuda.cuda
+        self._launch_config = make_launch_config(spec.schema, num_envs, WARP_SIZE)
+        self.spec = replace(spec, split=self._launch_config.split)
         self.blocks = -(-num_envs // self._launch_config.envs_per_block)
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with kernels for `options`."""
-        return self._launcher(options, self._kernels(options, is_step=False), request_class(self._env))
+        return self._launcher(options, self._kernels(options, is_step=False), request_class(self.spec.env))
 
     def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
         """Makes the launcher of a step with kernels for `options` over the buffers at `addresses`."""
@@ -77,8 +77,8 @@ class SimulatorKernels:
         """Makes the launcher of a rollout of a `policy` with a kernel for `options` over the buffers at `addresses`."""
         from gpuvec.engine.backends.cuda.kernels import make_rollout_kernel
 
-        with explain_policy_errors(self._env, policy):
-            kernel = make_rollout_kernel(self._env, options, policy, self._launch_config)
+        with explain_policy_errors(self.spec.env, policy):
+            kernel = make_rollout_kernel(self.spec.with_options(options), policy, self._launch_config)
         launch, num_envs = self._launcher(options, (kernel,), RolloutRequest), self._num_envs
 
         def launch_rollout(stream: int, action: int, outputs: bytes, steps: int) -> None:
@@ -89,12 +89,12 @@ class SimulatorKernels:
     def _kernels(self, options: KernelOptions, *, is_step: bool) -> tuple[Kernel, ...]:
         from gpuvec.engine.backends.cuda.kernels import make_kernels
 
-        with explain_env_errors(self._env, "step" if is_step else "reset"):
-            return make_kernels(self._env, options, self._launch_config, is_step)
+        with explain_env_errors(self.spec.env, "step" if is_step else "reset"):
+            return make_kernels(self.spec.with_options(options), self._launch_config, is_step)
 
     def _launcher(self, options: KernelOptions, kernels: Sequence[Kernel], request: type | None = None) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`, where kernels take a request."""
-        batch = make_layout(self._env, options, self.split).batch
+        batch = self.spec.with_options(options).batch
         num_members = len(batch._fields)
         launches = [
             self._cuda.jit(kernel.body)[kernel.grid_size.num_blocks(self._num_envs), kernel.threads] for kernel in kernels

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial, reduce
+from math import prod
 from typing import NamedTuple
 
-from gpuvec.engine.compiler.array_stores import (
-    make_atomic_exchange,
-    make_copy_float4,
-    make_fetch_add,
-    make_scatter_strided,
-    make_store_flat,
-    make_store_strided,
-)
-from gpuvec.engine.compiler.array_views import make_assume_below, make_numba_array, make_subarray, make_view
-from gpuvec.engine.compiler.atomic_updates import make_atomic_update, make_compare_exchange
-from gpuvec.engine.compiler.block_copies import make_block_copies
-from gpuvec.engine.compiler.copy_types import BlockCopy, CopyLaunch
-from gpuvec.engine.compiler.integer_ops import (
-    make_add_nonnegative,
-    make_assume_nonnegative,
-    make_divmod_i32,
-    make_divmod_u32,
-    make_pack_bytes,
+from llvmlite import ir
+
+from gpuvec.engine.compiler.block_copies import BlockCopy, CopyLaunch, make_block_copies
+from gpuvec.engine.compiler.llvm import (
+    FLOAT,
+    INT16,
+    INT32,
+    INT64,
+    Args,
+    Builder,
+    element_pointer,
+    store_evict_first,
+    to_int32,
+    to_int64,
 )
 from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
-from gpuvec.engine.compiler.sort_keys import make_merge_k_smallest, make_ordered_bits, make_pack_key
-from gpuvec.engine.compiler.types import DeviceFunction
+from gpuvec.engine.compiler.static_arrays import element_address, is_static, static_array_class, to_numba_array
+from gpuvec.engine.compiler.types import DeviceFunction, Signature, TargetContext
+
+# Selectors of `prmt`, whose digits name bytes of the first word, 0 to 3, and of the second, 4 to 7; the last digit is the
+# lowest byte of the result. Byte 1 of a word that has one byte is 0.
+LOW_BYTES, LOW_HALVES = 0x1140, 0x5410
+COMPARISONS = {"min": "<", "max": ">"}  # {kind: how a new value that replaces the old one compares with it}
 
 
 class ArrayOps(NamedTuple):
@@ -103,29 +105,313 @@ class ArrayOps(NamedTuple):
 
 def make_array_ops(numba: NumbaApi) -> ArrayOps:
     """Declares all operations to `numba`, Numba or numba-cuda."""
+    types, intrinsic, static_array = numba.types, numba.intrinsic, static_array_class(numba)
+    void, int32, int64, uint32 = types.void, types.int32, types.int64, types.uint32
+    packed_types = {2: types.uint16, 4: uint32}
+
+    @cache
+    def view(shape: tuple[int, ...]) -> DeviceFunction:
+        static = partial(static_array, shape=shape)
+        return intrinsic("view", lambda _, address, index, dtype: static(dtype.dtype)(address, index, dtype), _view)
+
+    @cache
+    def subarray(shape: tuple[int, ...]) -> DeviceFunction:
+        static = partial(static_array, shape=shape)
+        return intrinsic(
+            "subarray", lambda _, array, start: static(array.dtype, mutable=array.mutable)(array, start), _subarray
+        )
+
+    @cache
+    def assume_below(bound: int) -> DeviceFunction:
+        return intrinsic("assume_below", lambda _, array: static_array(array.dtype, array.shape, bound)(array), _same)
+
+    @cache
+    def atomic_update(kind: str) -> DeviceFunction:
+        return intrinsic("update", lambda _, array, index, value: void(array, index, value), partial(_atomic_update, kind))
+
     return ArrayOps(
-        view=make_view(numba),
-        subarray=make_subarray(numba),
-        numba_array=make_numba_array(numba),
-        assume_below=make_assume_below(numba),
-        assume_nonnegative=make_assume_nonnegative(numba),
-        add_nonnegative=make_add_nonnegative(numba),
-        divmod_u32=make_divmod_u32(numba),
-        divmod_i32=make_divmod_i32(numba),
-        pack_bytes=make_pack_bytes(numba),
-        scatter_strided=make_scatter_strided(numba),
-        store_strided=make_store_strided(numba),
-        copy_float4=make_copy_float4(numba),
+        view=view,
+        subarray=subarray,
+        numba_array=intrinsic(
+            "numba_array", lambda _, array: (array.numba_array if is_static(array) else array)(array), _numba_array
+        ),
+        assume_below=assume_below,
+        assume_nonnegative=intrinsic("assume_nonnegative", lambda _, number: int64(number), _assume_nonnegative),
+        add_nonnegative=intrinsic("add_nonnegative", lambda _, number, increment: int64(number, increment), _add_nonnegative),
+        divmod_u32=intrinsic("divmod_u32", lambda _, number, divisor: types.UniTuple(int64, 2)(number, divisor), _divmod_u32),
+        divmod_i32=intrinsic("divmod_i32", lambda _, number, divisor: types.UniTuple(int32, 2)(number, divisor), _divmod_i32),
+        pack_bytes=intrinsic("pack_bytes", lambda _, values: packed_types[len(values)](values), _pack_bytes),
+        scatter_strided=intrinsic(
+            "scatter_strided",
+            lambda _, address, start, stride, values: void(address, start, stride, values),
+            _scatter_strided,
+        ),
+        store_strided=intrinsic(
+            "store_strided", lambda _, array, start, stride, values: void(array, start, stride, values), _store_strided
+        ),
+        copy_float4=intrinsic(
+            "copy_float4", lambda _, address, index, array, start: void(address, index, array, start), _copy_float4
+        ),
         block_copies=make_block_copies(numba),
-        ordered_bits=make_ordered_bits(numba),
-        pack_key=make_pack_key(numba),
-        atomic_exchange=make_atomic_exchange(numba),
-        fetch_add=make_fetch_add(numba),
-        atomic_update=make_atomic_update(numba),
-        compare_exchange=make_compare_exchange(numba),
-        store_flat=make_store_flat(numba),
-        merge_k_smallest=make_merge_k_smallest(numba),
+        ordered_bits=intrinsic("ordered_bits", lambda _, value: uint32(value), _ordered_bits),
+        pack_key=intrinsic("pack_key", lambda _, value, low_mask, number: int32(value, low_mask, number), _pack_key),
+        atomic_exchange=intrinsic(
+            "atomic_exchange", lambda _, array, index, value: int32(array, index, value), _atomic_exchange
+        ),
+        fetch_add=intrinsic("fetch_add", lambda _, array, index: int32(array, index), _fetch_add),
+        atomic_update=atomic_update,
+        compare_exchange=intrinsic(
+            "compare_exchange",
+            lambda _, array, index, expected, value: int32(array, index, expected, value),
+            _compare_exchange,
+        ),
+        store_flat=intrinsic("store_flat", lambda _, array, index, value: void(array, index, value), _store_flat),
+        merge_k_smallest=intrinsic(
+            "merge_k_smallest", lambda _, smallest, candidates: smallest(smallest, candidates), _merge_k_smallest
+        ),
     )
+
+
+def _view(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    element_type = context.get_data_type(sig.args[2].dtype)
+    first = builder.mul(to_int64(builder, args[1]), INT64(prod(sig.return_type.shape)))
+    data = element_pointer(builder, args[0], first, element_type, numba.address_space)
+    return builder.addrspacecast(data, element_type.as_pointer()) if numba.is_gpu else data
+
+
+def _subarray(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    return _element(context, builder, sig, args)
+
+
+def _element(context: TargetContext, builder: Builder, sig: Signature, args: Args, array: int = 0) -> ir.Value:
+    """Returns a pointer to element `args[array + 1]` of the array `args[array]`, which are counted in C order."""
+    address = element_address(context, builder, sig.args[array], args[array])
+    return builder.gep(address, [to_int64(builder, args[array + 1])])
+
+
+def _numba_array(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    return to_numba_array(context, builder, sig.args[0], args[0]) if is_static(sig.args[0]) else args[0]
+
+
+def _same(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    return args[0]
+
+
+def _assume_nonnegative(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    return builder.zext(to_int32(builder, args[0]), INT64)
+
+
+def _add_nonnegative(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    a, b = (to_int32(builder, x) for x in args)
+    return builder.zext(builder.add(a, b, flags=("nuw", "nsw")), INT64)
+
+
+def _divmod_u32(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    a, b = (to_int32(builder, x) for x in args)
+    quotient = builder.udiv(a, b)
+    remainder = builder.sub(a, builder.mul(quotient, b))
+    results = [builder.zext(quotient, INT64), builder.zext(remainder, INT64)]
+    return context.make_tuple(builder, sig.return_type, results)
+
+
+def _divmod_i32(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    a, b = (to_int32(builder, x) for x in args)
+    # The compiler derives from a remainder, and not from a difference, that the result is not negative.
+    return context.make_tuple(builder, sig.return_type, [builder.udiv(a, b), builder.urem(a, b)])
+
+
+def _pack_bytes(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    number_types = [getattr(number_type, "literal_type", number_type) for number_type in sig.args[0].types]
+    numbers = numba.cgutils.unpack_tuple(builder, args[0])
+    if set(number_types) == {numba.types.boolean}:
+        # A selection of a constant for each flag takes fewer instructions than conversions and permutations.
+        word = reduce(builder.or_, [builder.select(x, INT32(1 << 8 * n), INT32(0)) for n, x in enumerate(numbers)])
+        return word if len(numbers) == 4 else builder.trunc(word, INT16)
+    typed_numbers = zip(number_types, numbers, strict=True)
+    words = [builder.zext(context.cast(builder, x, t, numba.types.uint8), INT32) for t, x in typed_numbers]
+    if numba.is_gpu:
+        halves = [_permute_bytes(builder, words[k], words[k + 1], LOW_BYTES) for k in range(0, len(words), 2)]
+        word = _permute_bytes(builder, halves[0], halves[1], LOW_HALVES) if len(words) == 4 else halves[0]
+    else:
+        word = reduce(builder.or_, [builder.shl(word, INT32(8 * n)) for n, word in enumerate(words)])
+    return word if len(numbers) == 4 else builder.trunc(word, INT16)
+
+
+def _permute_bytes(builder: Builder, a: ir.Value, b: ir.Value, selector: int) -> ir.Value:
+    """Returns a word of four of the eight bytes of `a` and `b`, which PTX's `prmt` selects by the digits of `selector`."""
+    function = ir.FunctionType(INT32, [INT32, INT32])
+    return builder.call(ir.InlineAsm(function, f"prmt.b32 $0, $1, $2, {selector:#06x};", "=r,r,r", side_effect=False), [a, b])
+
+
+def _strided_floats(
+    numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args, base: ir.Value
+) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Yields (float32, pointer) for each of the values `args[3]`; pointers begin at `base` and are `args[2]` elements apart."""
+    values = numba.cgutils.unpack_tuple(builder, args[3])
+    for k, (value_type, value) in enumerate(zip(sig.args[3], values, strict=True)):
+        pointer = builder.gep(base, [builder.mul(to_int64(builder, args[2]), INT64(k))])
+        yield context.cast(builder, value, value_type, numba.types.float32), pointer
+
+
+def _scatter_strided(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    base = element_pointer(builder, args[0], args[1], FLOAT, numba.address_space)
+    for value, pointer in _strided_floats(numba, context, builder, sig, args, base):
+        if numba.is_gpu:
+            store_evict_first(builder, pointer, [value])
+        else:
+            builder.store(value, pointer)
+
+
+def _store_strided(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    base = _element(context, builder, sig, args)
+    for value, pointer in _strided_floats(numba, context, builder, sig, args, base):
+        builder.store(value, pointer)
+
+
+def _store_flat(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    pointer, dtype = _element(context, builder, sig, args), sig.args[0].dtype
+    element = context.cast(builder, args[2], sig.args[2], dtype)
+    builder.store(context.data_model_manager[dtype].as_data(builder, element), pointer)
+
+
+def _copy_float4(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    vector_type = ir.VectorType(FLOAT, 4)
+    source = builder.bitcast(_element(context, builder, sig, args, 2), vector_type.as_pointer())
+    target = element_pointer(builder, args[0], args[1], FLOAT, numba.address_space)
+    vector = builder.load(source, align=16)
+    if numba.is_gpu:
+        store_evict_first(builder, target, [builder.extract_element(vector, INT32(k)) for k in range(4)])
+    else:
+        builder.store(vector, builder.bitcast(target, vector_type.as_pointer()), align=16)
+
+
+# The result of atomic updates does not depend on the order of threads. On a CPU one thread runs an env, and in the simulator
+# one thread runs at a time, so an update is a load and a store there.
+
+
+def _atomic_exchange(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    new_value = context.cast(builder, args[2], sig.args[2], numba.types.int32)
+    return builder.atomic_rmw("xchg", _element(context, builder, sig, args), new_value, "monotonic")
+
+
+def _fetch_add(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    return builder.atomic_rmw("add", _element(context, builder, sig, args), INT32(1), "monotonic")
+
+
+def _atomic_update(kind: str, numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    pointer = _element(context, builder, sig, args)
+    new = context.cast(builder, args[2], sig.args[2], sig.args[0].dtype)
+    if numba.is_gpu and new.type == FLOAT:
+        _atomic_float_extremum(builder, pointer, new, kind)
+    elif numba.is_gpu:
+        builder.atomic_rmw(kind, pointer, new, "monotonic")
+    else:
+        old = builder.load(pointer)
+        if kind == "add":
+            builder.store(builder.add(old, new), pointer)
+            return
+        compare = builder.fcmp_ordered if new.type == FLOAT else builder.icmp_signed
+        builder.store(builder.select(compare(COMPARISONS[kind], new, old), new, old), pointer)
+
+
+def _atomic_float_extremum(builder: Builder, pointer: ir.Value, new: ir.Value, kind: str) -> None:
+    """Updates a float by an atomic operation on its bits.
+
+    Floats without the sign bit have the order of their bits as signed integers, and are larger than all others. Those with
+    the sign bit have the reverse order of their bits as unsigned integers. So a minimum is the signed minimum of the bits if
+    the new value has no sign bit, whatever the old one is, and their unsigned maximum if it has.
+    """
+    new_word, word = builder.bitcast(new, INT32), builder.bitcast(pointer, INT32.as_pointer())
+    with builder.if_else(builder.icmp_signed(">=", new_word, INT32(0))) as (without_sign, with_sign):
+        with without_sign:
+            builder.atomic_rmw(kind, word, new_word, "monotonic")
+        with with_sign:
+            builder.atomic_rmw("umax" if kind == "min" else "umin", word, new_word, "monotonic")
+
+
+def _compare_exchange(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    pointer = _element(context, builder, sig, args)
+    old, new = (context.cast(builder, args[k], sig.args[k], numba.types.int32) for k in (2, 3))
+    if numba.is_gpu:
+        return builder.extract_value(builder.cmpxchg(pointer, old, new, "monotonic"), 0)
+    current = builder.load(pointer)
+    builder.store(builder.select(builder.icmp_signed("==", current, old), new, current), pointer)
+    return current
+
+
+def _float_bits(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """Returns the bits of the first argument as a float32."""
+    return builder.bitcast(context.cast(builder, args[0], sig.args[0], numba.types.float32), INT32)
+
+
+def _ordered_bits(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    float_bits = _float_bits(numba, context, builder, sig, args)
+    # A negative float has the sign bit, and its other bits have the reverse order: all of its bits are flipped. Of a
+    # nonnegative float the sign bit alone is flipped.
+    mask = builder.or_(builder.ashr(float_bits, INT32(31)), INT32(1 << 31))
+    return builder.xor(float_bits, mask)
+
+
+def _pack_key(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    float_bits = _float_bits(numba, context, builder, sig, args)
+    mask, low_bits = (to_int32(builder, x) for x in args[1:])
+    return builder.or_(builder.and_(float_bits, builder.not_(mask)), low_bits)
+
+
+def _merge_k_smallest(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    best, new_values = (numba.cgutils.unpack_tuple(builder, x) for x in args)
+    _exchange_pairs(builder, new_values, merge_exchange_pairs(len(new_values)))
+    # Candidate k is compared with the k-th best from the end. The smaller ones of these pairs are the smallest values
+    # of both tuples, and they form a bitonic sequence.
+    for k, value in enumerate(new_values[: len(best)]):
+        last = best[-1 - k]
+        best[-1 - k] = builder.select(builder.icmp_signed("<", value, last), value, last)
+    _exchange_pairs(builder, best, bitonic_merge_pairs(0, len(best)))
+    return context.make_tuple(builder, sig.return_type, best)
+
+
+def _exchange_pairs(builder: Builder, values: list[ir.Value], pairs: list[tuple[int, int]]) -> None:
+    """Puts the two values of each of the `pairs` of indices in ascending order, one pair after the other."""
+    for a, b in pairs:
+        first, second = values[a], values[b]
+        is_ordered = builder.icmp_signed("<", first, second)
+        values[a], values[b] = builder.select(is_ordered, first, second), builder.select(is_ordered, second, first)
+
+
+# Sorting networks sort values in registers without branches. A network is a list of comparators: pairs of indices, whose values
+# are exchanged unless they are in ascending order.
+
+
+def merge_exchange_pairs(count: int) -> list[tuple[int, int]]:
+    """Returns the comparators of a network that sorts `count` values.
+
+    Source: Batcher's merge exchange; Knuth, "The Art of Computer Programming", volume 3, algorithm 5.2.2 M.
+    """
+    pairs, p = [], 1
+    while p < count:
+        k = p
+        while k >= 1:
+            for j in range(k % p, count - k, 2 * k):
+                candidates = ((i + j, i + j + k) for i in range(min(k, count - j - k)))
+                pairs += [(a, b) for a, b in candidates if a // (2 * p) == b // (2 * p)]
+            k //= 2
+        p *= 2
+    return pairs
+
+
+def bitonic_merge_pairs(first: int, count: int) -> list[tuple[int, int]]:
+    """Returns the comparators of a network that sorts a bitonic sequence.
+
+    Args:
+        first: index of the first value.
+        count: number of values, which first increase and then decrease. If it is not a power of two, the network is that of
+            the next larger power of two without the first values.
+    """
+    if count < 2:
+        return []
+    half = 1 << (count - 1).bit_length() - 1
+    pairs = [(k, k + half) for k in range(first, first + count - half)]
+    return pairs + bitonic_merge_pairs(first, count - half) + bitonic_merge_pairs(first + count - half, half)
 
 
 @cache

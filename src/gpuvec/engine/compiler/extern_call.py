@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from gpuvec.engine.compiler.llvm import FLOAT, INT8, INT32
+from gpuvec.engine.compiler.llvm import FLOAT, INT8, INT32, Args, Builder
 from gpuvec.engine.compiler.numba_api import NumbaApi
 from gpuvec.engine.compiler.static_arrays import element_address, is_static
-from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaType, Signature, TargetContext, TypingContext
+from gpuvec.engine.compiler.types import DeviceFunction, NumbaType, Signature, TargetContext
 
 
 def extern_c_call(numba: NumbaApi, symbol: str, returns: Sequence[NumbaType]) -> DeviceFunction:
@@ -27,34 +27,28 @@ def extern_c_call(numba: NumbaApi, symbol: str, returns: Sequence[NumbaType]) ->
     types, cgutils = numba.types, numba.cgutils
     member_types = {types.float32: FLOAT, types.int32: INT32, types.uint32: INT32, types.boolean: INT8}
 
-    @numba.intrinsic
-    def call(typingctx: TypingContext, groups: NumbaType) -> Intrinsic:
-        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-            typed_groups = zip(sig.args[0].types, cgutils.unpack_tuple(builder, args[0]), strict=True)
-            arguments = [_argument(numba, context, builder, group_type, group) for group_type, group in typed_groups]
-            results = _allocate_struct(numba, builder, [member_types[result_type] for result_type in returns])
-            arguments += [builder.bitcast(results, INT8.as_pointer())] if returns else []
-            prototype = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
-            builder.call(cgutils.get_or_insert_function(builder.module, prototype, symbol), arguments)
-            result_values = []
-            for k, result_type in enumerate(returns):
-                value = builder.load(builder.gep(results, [INT32(0), INT32(k)]))
-                result_values.append(builder.icmp_unsigned("!=", value, INT8(0)) if result_type == types.boolean else value)
-            return context.make_tuple(builder, sig.return_type, result_values)
+    def emit(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+        typed_groups = zip(sig.args[0].types, cgutils.unpack_tuple(builder, args[0]), strict=True)
+        arguments = [_argument(numba, context, builder, group_type, group) for group_type, group in typed_groups]
+        results = _allocate_struct(numba, builder, [member_types[result_type] for result_type in returns])
+        arguments += [builder.bitcast(results, INT8.as_pointer())] if returns else []
+        prototype = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+        builder.call(cgutils.get_or_insert_function(builder.module, prototype, symbol), arguments)
+        result_values = []
+        for k, result_type in enumerate(returns):
+            value = builder.load(builder.gep(results, [INT32(0), INT32(k)]))
+            result_values.append(builder.icmp_unsigned("!=", value, INT8(0)) if result_type == types.boolean else value)
+        return context.make_tuple(builder, sig.return_type, result_values)
 
-        return types.Tuple(returns)(groups), codegen
-
-    return call
+    return numba.intrinsic("call", lambda _, groups: types.Tuple(returns)(groups), emit)
 
 
-def _allocate_struct(numba: NumbaApi, builder: ir.IRBuilder, member_types: Sequence[ir.Type]) -> ir.Value:
+def _allocate_struct(numba: NumbaApi, builder: Builder, member_types: Sequence[ir.Type]) -> ir.Value:
     """Returns the address of a structure on the stack. A structure without members has one byte."""
     return numba.cgutils.alloca_once(builder, ir.LiteralStructType(member_types or [INT8]))
 
 
-def _argument(
-    numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, group_type: NumbaType, group: ir.Value
-) -> ir.Value:
+def _argument(numba: NumbaApi, context: TargetContext, builder: Builder, group_type: NumbaType, group: ir.Value) -> ir.Value:
     """Returns the C function's argument for a `group` of Numba type `group_type`.
 
     The argument is a number itself, or the address of a structure on the stack with the elements of a tuple.
@@ -70,7 +64,7 @@ def _argument(
 
 
 def _struct_member(
-    numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, value_type: NumbaType, value: ir.Value
+    numba: NumbaApi, context: TargetContext, builder: Builder, value_type: NumbaType, value: ir.Value
 ) -> ir.Value:
     """Returns what a structure contains for `value`: the address of an array, a bool as a byte, or a number itself."""
     if is_static(value_type) or isinstance(value_type, numba.types.Array):

@@ -20,9 +20,8 @@ from weakref import WeakSet, WeakValueDictionary
 import numpy as np
 
 from gpuvec.engine.compiler.counted_range import RANGE_NAME, cpu_counted_range
-from gpuvec.engine.compiler.equal_functions import equality_key, referenced_values
 from gpuvec.engine.compiler.frames import with_large_frame
-from gpuvec.engine.compiler.frozen import frozen_function
+from gpuvec.engine.compiler.frozen import CONSTANT_TYPES, frozen_function
 from gpuvec.engine.compiler.refused_names import refuse_host_names
 from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.errors import AuthoringError
@@ -74,6 +73,58 @@ def inline_function(function: Callable[..., Any]) -> DeviceFunction:
         dispatcher.referenced_values = values  # so that no other object gets an address that is in the key
         _equal_functions[key] = dispatcher
     return dispatcher  # type: ignore[no-any-return]  # of Numba, which has no types
+
+
+def referenced_values(function: types.FunctionType) -> dict[str, Any] | None:
+    """Returns {name: value} of the defaults, the closure and the globals of a function, or None if they cannot be compared.
+
+    The content of an array can change, so a function that refers to one cannot be compared. A function cannot be compared
+    either if a variable of its closure has no value yet, or if it defines other functions.
+
+    Args:
+        function: the function.
+    """
+    code, scope = function.__code__, function.__globals__
+    # Some of these names are attributes. A global of the same name is compared then as well.
+    values = {name: scope[name] for name in code.co_names if name in scope}
+    try:
+        values |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
+    except ValueError:
+        return None
+    values |= {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__}
+    has_function = any(isinstance(constant, types.CodeType) for constant in code.co_consts)
+    has_array = any(isinstance(value, np.ndarray) for value in values.values())
+    return None if has_function or has_array else values
+
+
+def equality_key(function: types.FunctionType, values: dict[str, Any]) -> Any:
+    """Returns a hashable key, which is equal for functions of equal code and values for as long as `values` exists.
+
+    The engine composes its functions of closures: each reduction of an environment, for example, has its own function that adds
+    two numbers. Functions of the engine refer to functions that are shared already, so whole trees of calls are shared.
+    Objects other than numbers, text and tuples are equal only to themselves.
+
+    Args:
+        function: the function.
+        values: its `referenced_values`.
+    """
+    code = function.__code__
+    return function.__qualname__, code.co_filename, code, tuple(values), tuple(map(_value_key, values.values()))
+
+
+def _value_key(value: Any) -> Any:
+    """A key by which equal values of the same type are equal: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    kind = type(value)
+    if kind in CONSTANT_TYPES:
+        return kind, value
+    if kind is float:
+        return kind, value.hex()
+    if isinstance(value, np.generic):
+        return kind, value.tobytes()
+    if isinstance(value, tuple):
+        return kind, tuple(map(_value_key, value))
+    # No other object has this address while `values` exists.
+    return kind, id(value)
 
 
 def is_inline(function: Callable[..., Any]) -> bool:

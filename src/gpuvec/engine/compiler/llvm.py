@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from llvmlite import ir
+
+Builder: TypeAlias = ir.IRBuilder
+Args: TypeAlias = Sequence[ir.Value]  # of an intrinsic
 
 INT8, INT16, INT32, INT64, FLOAT = *map(ir.IntType, (8, 16, 32, 64)), ir.FloatType()
 

@@ -20,6 +20,7 @@ def run_passes(passes: Any, module: Any, builder: Any) -> None:
     from llvmlite.binding.newpassmanagers import NewPassManager
 
     passes.run(module, builder)
+    # The methods that free a manager, which `close` should call.
     if type(passes)._dispose is ObjectRef._dispose:
         NewPassManager._dispose(passes)
     passes.close()

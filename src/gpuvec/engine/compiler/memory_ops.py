@@ -6,26 +6,25 @@ count at each use. By its address a row can also be accessed with 16-byte instru
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from gpuvec.engine.compiler.element_access import (
-    make_atomic_add,
-    make_atomic_min,
-    make_load,
-    make_store,
-    make_store_streaming,
+from llvmlite import ir
+
+from gpuvec.engine.compiler.llvm import (
+    FLOAT,
+    INT32,
+    INT64,
+    Args,
+    Builder,
+    element_pointer,
+    load_evict_first,
+    store_evict_first,
+    to_int64,
 )
 from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
-from gpuvec.engine.compiler.row_access import (
-    make_load_column,
-    make_load_row,
-    make_store_column,
-    make_store_row,
-    make_store_row_streaming,
-    make_to_floats,
-)
-from gpuvec.engine.compiler.types import DeviceFunction, DType, Row
+from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaType, Row, Signature, TargetContext, TypingContext
 
 
 class MemoryOps(NamedTuple):
@@ -75,22 +74,169 @@ def make_memory_ops(numba: NumbaApi, any_in_sector: DeviceFunction) -> MemoryOps
         numba: the modules of Numba, or of numba-cuda, that intrinsics are declared with.
         any_in_sector: the device's implementation; see `MemoryOps`.
     """
-    store, store_row = make_store(numba), make_store_row(numba)
+    types, intrinsic = numba.types, numba.intrinsic
+    float32, void, tuple_of = types.float32, types.void, types.UniTuple
+
+    def floats_type(_: TypingContext, values: NumbaType, like: NumbaType) -> Signature:
+        if not hasattr(values, "types") or len(values) < len(like):
+            raise TypeError(f"the environment's space has {len(like)} features, and its function returns {values}")
+        return tuple_of(float32, len(like))(values, like)
+
+    def load_type(_: TypingContext, address: NumbaType, index: NumbaType, dtype: NumbaType) -> Signature:
+        return dtype.dtype(address, index, dtype)
+
+    def store_type(_: TypingContext, address: NumbaType, index: NumbaType, value: NumbaType, dtype: NumbaType) -> Signature:
+        return void(address, index, value, dtype)
+
+    def store_row_type(_: TypingContext, address: NumbaType, index: NumbaType, values: NumbaType) -> Signature:
+        return void(address, index, values)
+
+    load, store = intrinsic("load", load_type, _load), intrinsic("store", store_type, _store)
+    store_row = intrinsic("store_row", store_row_type, _store_row)
     return MemoryOps(
-        load=make_load(numba, streaming=False),
+        load=load,
         store=store,
-        load_row=make_load_row(numba),
+        load_row=intrinsic(
+            "load_row", lambda _, address, index, like: tuple_of(like.dtype, len(like))(address, index, like), _load_row
+        ),
         store_row=store_row,
-        store_streaming=make_store_streaming(numba) if numba.is_gpu else store,
-        store_row_streaming=make_store_row_streaming(numba) if numba.is_gpu else store_row,
-        atomic_min=make_atomic_min(numba),
-        atomic_add=make_atomic_add(numba),
+        store_streaming=intrinsic("store_streaming", store_type, _store_streaming) if numba.is_gpu else store,
+        store_row_streaming=intrinsic("store_row_streaming", store_row_type, _store_row_streaming)
+        if numba.is_gpu
+        else store_row,
+        atomic_min=intrinsic("atomic_min", lambda _, address, index, value: void(address, index, types.uint64), _atomic_min),
+        atomic_add=intrinsic(
+            "atomic_add", lambda _, address, index, increment: void(address, index, types.uint32), _atomic_add
+        ),
         any_in_sector=any_in_sector,
-        load_column=make_load_column(numba),
-        store_column=make_store_column(numba),
-        to_floats=make_to_floats(numba),
-        load_streaming=make_load(numba, streaming=True),
+        load_column=intrinsic(
+            "load_column",
+            lambda _, address, start, stride, like: tuple_of(float32, len(like))(address, start, stride, like),
+            _load_column,
+        ),
+        store_column=intrinsic(
+            "store_column",
+            lambda _, address, start, stride, values: void(address, start, stride, tuple_of(float32, len(values))),
+            _store_column,
+        ),
+        to_floats=intrinsic("to_floats", floats_type, _to_floats),
+        load_streaming=intrinsic("load_streaming", load_type, _load_streaming) if numba.is_gpu else load,
     )
+
+
+def _load(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    model = context.data_model_manager[sig.return_type]
+    return model.from_data(builder, builder.load(_element(numba, builder, args, model.get_data_type())))
+
+
+def _load_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    model = context.data_model_manager[sig.return_type]
+    return model.from_data(builder, load_evict_first(builder, _element(numba, builder, args, model.get_data_type())))
+
+
+def _element(numba: NumbaApi, builder: Builder, args: Args, element_type: ir.Type) -> ir.Value:
+    """Returns a pointer to element `args[1]` of the buffer at address `args[0]`."""
+    return element_pointer(builder, args[0], args[1], element_type, numba.address_space)
+
+
+def _element_to_store(
+    numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args
+) -> tuple[ir.Value, ir.Value]:
+    """Returns (value as `dtype`, pointer) for the arguments of `store(address, index, value, dtype)`."""
+    dtype = sig.args[3].dtype
+    model = context.data_model_manager[dtype]
+    value = model.as_data(builder, context.cast(builder, args[2], sig.args[2], dtype))
+    return value, _element(numba, builder, args, model.get_data_type())
+
+
+def _store(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    builder.store(*_element_to_store(numba, context, builder, sig, args))
+
+
+def _store_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    element, pointer = _element_to_store(numba, context, builder, sig, args)
+    store_evict_first(builder, pointer, [element])
+
+
+def _atomic_min(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    builder.atomic_rmw("umin", _element(numba, builder, args, INT64), args[2], "monotonic")
+
+
+def _atomic_add(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    builder.atomic_rmw("add", _element(numba, builder, args, INT32), args[2], "monotonic")
+
+
+def _row_accesses(
+    numba: NumbaApi, context: TargetContext, builder: Builder, args: Args, row: NumbaType
+) -> tuple[ir.Type, int, Iterator[tuple[int, ir.Value]]]:
+    """Returns (type of an access, its size, (index, pointer) of the first element of each access) for row `args[1]`.
+
+    A GPU accesses 16 or 8 bytes at once if all rows keep that alignment. A CPU accesses single elements, because its compiler
+    vectorises over several rows. The buffer of the rows, which are tuples of the type `row`, is at address `args[0]`.
+    """
+    element_type, width, space = context.get_data_type(row.dtype), len(row), numba.address_space
+    is_vectorised = space and str(element_type) in ("float", "i32")
+    size = next(k for k in (4, 2, 1) if width % k == 0) if is_vectorised else 1
+    first = builder.mul(to_int64(builder, args[1]), INT64(width))
+    base = element_pointer(builder, args[0], first, element_type, space)
+    pointers = ((j, builder.gep(base, [INT64(j)])) for j in range(0, width, size))
+    return ir.VectorType(element_type, size), size, pointers
+
+
+def _load_row(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    vector_type, size, pointers = _row_accesses(numba, context, builder, args, sig.return_type)
+    values = []
+    for _, pointer in pointers:
+        if size == 1:
+            values.append(builder.load(pointer))
+            continue
+        vector = builder.load(builder.bitcast(pointer, vector_type.as_pointer(numba.address_space)), align=4 * size)
+        values += [builder.extract_element(vector, INT32(k)) for k in range(size)]
+    return context.make_tuple(builder, sig.return_type, values)
+
+
+def _store_row(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    vector_type, size, pointers = _row_accesses(numba, context, builder, args, sig.args[2])
+    elements = numba.cgutils.unpack_tuple(builder, args[2])
+    for j, pointer in pointers:
+        if size == 1:
+            builder.store(elements[j], pointer)
+            continue
+        vector = ir.Constant(vector_type, ir.Undefined)
+        for k in range(size):
+            vector = builder.insert_element(vector, elements[j + k], INT32(k))
+        builder.store(vector, builder.bitcast(pointer, vector_type.as_pointer(numba.address_space)), align=4 * size)
+
+
+def _store_row_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    _, size, pointers = _row_accesses(numba, context, builder, args, sig.args[2])
+    elements = numba.cgutils.unpack_tuple(builder, args[2])
+    for j, pointer in pointers:
+        store_evict_first(builder, pointer, elements[j : j + size])
+
+
+def _column_pointers(numba: NumbaApi, builder: Builder, args: Args, width: int) -> list[ir.Value]:
+    """Returns pointers to `width` float32 elements of the buffer at `args[0]`: `args[1]` is the first, `args[2]` the stride."""
+    base, stride = _element(numba, builder, args, FLOAT), to_int64(builder, args[2])
+    return [builder.gep(base, [builder.mul(stride, INT64(j))]) for j in range(width)]
+
+
+def _load_column(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    pointers = _column_pointers(numba, builder, args, len(sig.return_type))
+    return context.make_tuple(builder, sig.return_type, [builder.load(pointer) for pointer in pointers])
+
+
+def _store_column(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    elements = numba.cgutils.unpack_tuple(builder, args[3])
+    for pointer, value in zip(_column_pointers(numba, builder, args, len(elements)), elements, strict=True):
+        builder.store(value, pointer)
+
+
+def _to_floats(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    source_types = [getattr(number_type, "literal_type", number_type) for number_type in sig.args[0].types]
+    numbers = zip(source_types, numba.cgutils.unpack_tuple(builder, args[0]), range(len(sig.return_type)), strict=False)
+    floats = [context.cast(builder, number, source_type, numba.types.float32) for source_type, number, _ in numbers]
+    return context.make_tuple(builder, sig.return_type, floats)
 
 
 @cache  # Numba never frees an intrinsic.

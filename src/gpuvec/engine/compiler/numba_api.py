@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple, cast
+from functools import cache, partial, wraps
+from typing import Any, NamedTuple, cast
 
-from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaModule
+from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaModule, NumbaType, Signature, TypingContext
 
 # The number that LLVM gives a GPU's global address space. A CPU has the generic address space alone, number 0.
 GLOBAL_MEMORY = 1
+DECLARED_INTRINSICS: set[DeviceFunction] = set()  # Numba never frees an intrinsic.
 
 
 class NumbaApi(NamedTuple):
@@ -41,13 +42,26 @@ class NumbaApi(NamedTuple):
         """The data models of types, which numba-cuda has in another module than Numba."""
         return cast(NumbaModule, getattr(self.extending, "core_models", self.extending.models))
 
-    def intrinsic(self, function: Callable[..., Intrinsic]) -> DeviceFunction:
+    def intrinsic(self, name: str, signature: Callable[..., Signature], emit: Callable[..., Any]) -> DeviceFunction:
         """Declares an intrinsic.
 
         Args:
-            function: takes a typing context and the Numba types of the arguments; returns a signature and a code generator.
+            name: for messages.
+            signature: takes a typing context and the Numba types of the arguments; returns the signature of a call, None if
+                there is none.
+            emit: `emit(numba, context, builder, sig, args)` emits the instructions of a call and returns its result: `numba`
+                is this object, `context` a target context, `args` are LLVM values.
         """
-        return cast(DeviceFunction, self.extending.intrinsic(function))
+
+        @wraps(signature)  # Numba reads the names of the parameters.
+        def definition(typingctx: TypingContext, *argument_types: NumbaType) -> Intrinsic | None:
+            call = signature(typingctx, *argument_types)
+            return None if call is None else (call, partial(emit, self))
+
+        definition.__name__ = name
+        intrinsic: DeviceFunction = self.extending.intrinsic(definition)
+        DECLARED_INTRINSICS.add(intrinsic)
+        return intrinsic
 
 
 @cache

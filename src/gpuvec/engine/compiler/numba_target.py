@@ -21,6 +21,8 @@ from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
 from gpuvec.engine.compiler.llvm_passes import run_passes
 from gpuvec.engine.compiler.numba_api import cpu_numba
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
+from gpuvec.engine.compiler.records import is_record, record_class
+from gpuvec.engine.compiler.types import NumbaType
 
 
 class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
@@ -32,12 +34,12 @@ class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
 
     def finalize(self) -> None:
         """Marks the library as complete, without the linking and the optimisation of the base class."""
-        self._raise_if_finalized()
-        self._finalized = True
+        self._finalized = True  # Others link only a library that is.
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        pass
+        """Does nothing, as the machine code of this function alone is not needed."""
 
+    # Numba links a library by this method.
     def _get_module_for_linking(self) -> Any:
         """Returns the module that Numba's own libraries link: this function and all that it calls."""
         return self._link_callees(super()._get_module_for_linking())
@@ -57,16 +59,17 @@ class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
         Numba's own passes expect a simplified module, so the simplification comes first. LLVM cannot read the text of a module
         back if names are too long, as those of blocks are that come from a function with a state of many fields.
         """
-        module = self._link_callees(self._final_module)
+        module = self._link_callees(self._final_module)  # The only module that exists before machine code does.
+        # Numba's passes for this CPU, which no function outside of its code generation returns.
+        cheap_passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=True, slp_vectorize=False, opt=3, cost="cheap"
+        )
         simplification = create_new_module_pass_manager()
         simplification.add_always_inliner_pass()
         simplification.add_sroa_pass()
         simplification.add_simplify_cfg_pass()
         simplification.add_instruction_combine_pass()
-        run_passes(simplification, module, self._codegen._pass_builder())
-        cheap_passes, builder = self._codegen._module_pass_manager(
-            loop_vectorize=True, slp_vectorize=False, opt=3, cost="cheap"
-        )
+        run_passes(simplification, module, builder)
         run_passes(cheap_passes, module, builder)
         all_passes, builder = self._codegen._module_pass_manager()
         run_passes(all_passes, module, builder)
@@ -78,6 +81,7 @@ class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
 def _callees_first(library: CPUCodeLibrary, visited: set[Any]) -> Iterator[CPUCodeLibrary]:
     """Yields the libraries that `library` calls, directly or not, each before its callers, and `library` last."""
     visited.add(library)
+    # Numba's list of the libraries that a function needs, which `finalize` of the base class would link.
     for callee in library._linking_libraries if isinstance(library, LLVMLibrary) else ():
         if callee not in visited:
             yield from _callees_first(callee, visited)
@@ -87,7 +91,7 @@ def _callees_first(library: CPUCodeLibrary, visited: set[Any]) -> Iterator[CPUCo
 class LLVMCodegen(JITCPUCodegen):  # type: ignore[misc]  # Numba has no types
     """Numba's code generation for this CPU with libraries of this target, which the execution engine does not load."""
 
-    _library_class = LLVMLibrary
+    _library_class = LLVMLibrary  # what `create_library` returns
 
 
 class LLVMTargetContext(CPUContext):  # type: ignore[misc]  # Numba has no types
@@ -97,7 +101,7 @@ class LLVMTargetContext(CPUContext):  # type: ignore[misc]  # Numba has no types
         # `base.subtarget` copies the attributes in the same way, but cannot override a method.
         self.__dict__.update(base.__dict__)
         self.typing_context = typing_context
-        self._internal_codegen = LLVMCodegen("gpuvec")
+        self._internal_codegen = LLVMCodegen("gpuvec")  # what `codegen` returns
 
     def get_executable(self, library: Any, fndesc: Any, env: Any) -> Any:
         """Returns a key for the table of functions, in place of a function that Python can call.
@@ -113,15 +117,21 @@ class LLVMTargetContext(CPUContext):  # type: ignore[misc]  # Numba has no types
 class LLVMTypingContext(typing.Context):  # type: ignore[misc]  # Numba has no types
     """Numba's typing context for the CPU, with the same tables of functions and types."""
 
+    # The one place where Numba looks up the type of an operator.
     _lookup_global = infer_operators_once(cpu_numba(), typing.Context._lookup_global)
 
     def __init__(self, base: typing.Context) -> None:
         self.__dict__ = base.__dict__  # what one of them registers, both have
 
+    def resolve_value_type(self, value: Any) -> NumbaType:
+        """Returns the Numba type of a Python value that a function refers to."""
+        return record_class(cpu_numba())(value) if is_record(value) else super().resolve_value_type(value)
+
 
 class LLVMTarget(CPUTarget):  # type: ignore[misc]  # Numba has no types
     """The description of the target that Numba's dispatchers use."""
 
+    # A CPUTarget has no other place for the context.
     @cached_property
     def _toplevel_target_context(self) -> LLVMTargetContext:
         return LLVMTargetContext(cpu_target.target_context, self.typing_context)

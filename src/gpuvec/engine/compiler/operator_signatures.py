@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
-from gpuvec.engine.compiler.numba_api import NumbaApi
+from gpuvec.engine.compiler.numba_api import DECLARED_INTRINSICS, NumbaApi
 from gpuvec.engine.compiler.static_arrays import is_static
 from gpuvec.engine.compiler.types import NumbaType, Signature
 
@@ -37,7 +37,7 @@ def infer_operators_once(numba: NumbaApi, look_up_global: LookUpGlobal) -> LookU
     def depends_on_types_alone(function: Any) -> bool:
         """Whether the signatures of a Python function do not depend on the options of the compiler."""
         is_operator = getattr(function, "__module__", None) == "_operator" or function in (bool, len)
-        return is_operator or isinstance(function, numba.extending._Intrinsic)
+        return is_operator or function in DECLARED_INTRINSICS
 
     @cache
     def with_stored_signatures(function: NumbaType) -> NumbaType:
@@ -74,7 +74,7 @@ def _storing_function_class(numba: NumbaApi) -> Any:
             # Numba compiles a power by the value of its exponent, and intrinsics may depend on literals. It compiles all other
             # operators by the types that literals share.
             is_power = self.typing_key in (operator.pow, operator.ipow)
-            self._shares_literals = not is_power and not isinstance(self.typing_key, numba.extending._Intrinsic)
+            self._shares_literals = not is_power and self.typing_key not in DECLARED_INTRINSICS
 
         def augment(self, other: NumbaType) -> NumbaType | None:
             return types.Function(self.templates).augment(other)

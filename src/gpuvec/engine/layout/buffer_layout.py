@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
@@ -20,34 +24,64 @@ from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgent
 from gpuvec.spec import Environment
 
 
-def make_layout(env: Environment, options: KernelOptions, split: bool = False) -> Layout:
-    """Lists the buffers of a vector environment.
+@dataclass(frozen=True)
+class KernelSpec:
+    """What kernels are compiled from. Two are equal if their options are, and the environment is the same object.
 
-    Args:
+    Attributes:
         env: the environment.
-        options: the options that the kernels are compiled for.
+        options: what the kernels are compiled for.
+        schema: what follows from the declaration of `env`.
         split: whether a step is two or three kernels, the last of which writes the observations.
     """
-    schema = make_schema(env)
-    layout = (
-        _single_agent_layout(schema) if isinstance(schema, SingleAgentSchema) else _multi_agent_layout(schema, options, split)
-    )
-    outputs = layout.outputs
-    critic = make_critic_schema(env, schema)
-    if critic is not None:
-        shape, is_wide = (*schema.agents_shape, critic.num_features), critic.has_only_self_features
-        outputs = outputs | {CRITIC_OUTPUT: Buffer(np.float32, shape, wide=is_wide)}
-    if options.autoreset is AutoresetMode.SAME_STEP:
-        if critic is not None:  # The last outputs are the final observations and their mask.
-            outputs = outputs | {f"final_{CRITIC_OUTPUT}": outputs[CRITIC_OUTPUT]}
-        final = {f"final_{name}": buffer for name, buffer in outputs.items() if name in ("obs", *_names(schema, "obs"))}
-        outputs = outputs | final | {"final_mask": Buffer(np.bool_)}
-    return layout._replace(
-        persistent=layout.persistent | bookkeeping_buffers(options, env.params),
-        pool=pool_buffers({name: schema.fields[name] for name in options.pool}),
-        inputs=_inputs(schema),
-        outputs=outputs,
-    )
+
+    env: Any
+    options: KernelOptions
+    schema: EnvSchema = field(compare=False)
+    split: bool = False
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The buffers of the kernels."""
+        schema, options = self.schema, self.options
+        if isinstance(schema, SingleAgentSchema):
+            layout = _single_agent_layout(schema)
+        else:
+            layout = _multi_agent_layout(schema, options, self.split)
+        outputs = layout.outputs
+        critic = make_critic_schema(self.env, schema)
+        if critic is not None:
+            shape, is_wide = (*schema.agents_shape, critic.num_features), critic.has_only_self_features
+            outputs = outputs | {CRITIC_OUTPUT: Buffer(np.float32, shape, wide=is_wide)}
+        if options.autoreset is AutoresetMode.SAME_STEP:
+            if critic is not None:  # The last outputs are the final observations and their mask.
+                outputs = outputs | {f"final_{CRITIC_OUTPUT}": outputs[CRITIC_OUTPUT]}
+            final = {f"final_{name}": buffer for name, buffer in outputs.items() if name in ("obs", *_names(schema, "obs"))}
+            outputs = outputs | final | {"final_mask": Buffer(np.bool_)}
+        return layout._replace(
+            persistent=layout.persistent | bookkeeping_buffers(options, self.env.params),
+            pool=pool_buffers({name: schema.fields[name] for name in options.pool}),
+            inputs=_inputs(schema),
+            outputs=outputs,
+        )
+
+    @property
+    def batch(self) -> Any:
+        """The NamedTuple class of a kernel's first argument."""
+        return self.layout.batch
+
+    def with_options(self, options: KernelOptions) -> KernelSpec:
+        """Returns what the kernels of the same environment are compiled from for other options."""
+        return replace(self, options=options)
+
+
+def make_kernel_spec(env: Environment, options: KernelOptions, split: bool = False) -> KernelSpec:
+    """Derives the schema of `env`, for kernels with these `options`, which are one kernel for a step or are `split`.
+
+    Raises:
+        AuthoringError: as `make_schema`.
+    """
+    return KernelSpec(env, options, make_schema(env), split)
 
 
 def _names(schema: EnvSchema, name: str) -> list[str]:

@@ -14,8 +14,8 @@ from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, Work
 from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_stage, make_staged_action_reader
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
-from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.one_agent import as_multi_agent
 from gpuvec.engine.layout.params import make_param_readers
 from gpuvec.engine.layout.rng_streams import RngStreamAccess, make_rng_streams
@@ -26,7 +26,7 @@ from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters
 from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import ByRole, Reduction
-from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
+from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
 
 
 class ActionReaders(NamedTuple):
@@ -165,8 +165,7 @@ def _count_reductions(phases: tuple[Any, ...]) -> int:
 
 
 def make_context(
-    env: Environment,
-    options: KernelOptions,
+    spec: KernelSpec,
     ops: MemoryOps,
     array_ops: ArrayOps,
     counters: SharedCounters,
@@ -175,14 +174,13 @@ def make_context(
     """Creates the context of an environment.
 
     Args:
-        env: the environment.
-        options: what the kernels are compiled for.
+        spec: what the kernels are compiled from.
         ops: the device's operations on buffers.
         array_ops: the device's operations on arrays.
         counters: the device's operations on counters that the threads of a block share.
         launch: the shape of the launches, or `CPU_LAUNCH`.
     """
-    schema = make_schema(env)
+    env, options, schema = spec.env, spec.options, spec.schema
     assert isinstance(schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
     env = as_multi_agent(env) if isinstance(env, SingleAgentEnv) else env
     readers = make_param_readers(env, options, ops, array_ops)

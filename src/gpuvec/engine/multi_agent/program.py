@@ -16,7 +16,8 @@ import numpy as np
 from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, Work
-from gpuvec.engine.layout.buffers import KernelOptions, named_tuple
+from gpuvec.engine.layout.buffer_layout import KernelSpec
+from gpuvec.engine.layout.buffers import named_tuple
 from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT, make_critic_schema
 from gpuvec.engine.multi_agent.action_masks import mask_segments
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env, make_context
@@ -60,7 +61,6 @@ from gpuvec.engine.multi_agent.step_functions import (
 from gpuvec.engine.multi_agent.tree_reductions import tree_work_arrays
 from gpuvec.engine.multi_agent.turn_order import acting_segments, next_turn_segments
 from gpuvec.phases import Reduction
-from gpuvec.spec import Environment
 
 f32, i32, i64, b1 = np.float32, np.int32, np.int64, np.bool_
 
@@ -98,8 +98,7 @@ class _Parts(NamedTuple):
 
 
 def make_program(
-    env: Environment,
-    options: KernelOptions,
+    spec: KernelSpec,
     ops: MemoryOps,
     array_ops: ArrayOps,
     counters: SharedCounters,
@@ -108,14 +107,13 @@ def make_program(
     """Compiles the program of an environment.
 
     Args:
-        env: the environment.
-        options: what the kernels are compiled for.
+        spec: what the kernels are compiled from.
         ops: the device's operations on buffers.
         array_ops: the device's operations on arrays.
         counters: the device's operations on counters that the threads of a block share.
         launch: the shape of the launches, or `CPU_LAUNCH`.
     """
-    ctx = make_context(env, options, ops, array_ops, counters, launch)
+    ctx = make_context(spec, ops, array_ops, counters, launch)
     access = make_state_access(ctx)
     features = make_observation_features(ctx.parts[0], access)
     stores = None if ctx.role_contexts else direct.make_direct_stores(ctx, access, features)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from gpuvec.engine.compiler.copy_types import BlockCopy, WordType
+from gpuvec.engine.compiler.block_copies import BlockCopy, WordType
 from gpuvec.engine.layout.buffers import max_word_bytes
 from gpuvec.engine.layout.schema import PACKED_BUFFERS
 from gpuvec.engine.multi_agent.context import MultiAgentContext

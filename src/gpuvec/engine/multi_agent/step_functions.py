@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuvec.engine.compiler.copy_types import BlockCopy, WordType
+from gpuvec.engine.compiler.block_copies import BlockCopy, WordType
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent

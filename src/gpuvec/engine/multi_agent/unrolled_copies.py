@@ -6,7 +6,7 @@ registers are joined into one segment. Otherwise each copy is a loop, in which u
 
 from __future__ import annotations
 
-from gpuvec.engine.compiler.copy_types import REGISTERS_IN_FLIGHT, BlockCopy, CopyLaunch
+from gpuvec.engine.compiler.block_copies import REGISTERS_IN_FLIGHT, BlockCopy, CopyLaunch
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.layout.buffers import MAX_WORD_BYTES

@@ -10,8 +10,7 @@ from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps, row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Row
 from gpuvec.engine.layout.action_access import make_action_reader
-from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.params import make_param_readers
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.engine.single_agent.field_access import make_pool_reader, make_state_access, make_state_cast
@@ -46,15 +45,14 @@ class EnvFunctions(NamedTuple):
     observe: DeviceFunction
 
 
-def make_env_functions(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps) -> EnvFunctions:
-    """Compiles the functions of `env`.
+def make_env_functions(spec: KernelSpec, ops: MemoryOps) -> EnvFunctions:
+    """Compiles the functions of an environment.
 
     Args:
-        env: the environment.
-        options: what the kernels are compiled for.
+        spec: what the kernels are compiled from.
         ops: the operations on buffers.
     """
-    schema = make_schema(env)
+    env, options, schema = spec.env, spec.options, spec.schema
     assert isinstance(schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
     author_reset, cast_state = device_function(env.reset), make_state_cast(env, schema)
     replace_from_pool = make_pool_reader(env, schema, options, ops)

@@ -10,8 +10,8 @@ from gpuvec.engine.compiler.dtypes import i32, i64, u32
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction
-from gpuvec.engine.layout.buffer_layout import make_layout
-from gpuvec.engine.layout.buffers import Buffer, KernelOptions
+from gpuvec.engine.layout.buffer_layout import KernelSpec
+from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.single_agent.env_access import keep_env_in_registers
 from gpuvec.engine.single_agent.env_functions import make_env_functions
 from gpuvec.engine.single_agent.episode_rules import make_episode_rules
@@ -34,7 +34,6 @@ from gpuvec.engine.single_agent.step import (
 )
 from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE
 from gpuvec.engine.single_agent.step_branchless import make_step_branchless
-from gpuvec.spec import SingleAgentEnv
 
 
 class RolloutStyle(NamedTuple):
@@ -50,29 +49,26 @@ WITH_BRANCHES = RolloutStyle(make_step, random_words_in_blocks)
 BRANCHLESS = RolloutStyle(make_step_branchless, prefetched_random_word)
 
 
-def compose_rollout(
-    env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Policy, style: RolloutStyle
-) -> DeviceFunction:
+def compose_rollout(spec: KernelSpec, ops: MemoryOps, policy: Policy, style: RolloutStyle) -> DeviceFunction:
     """Compiles `rollout(b, e, clock, r)`: the next `r.steps` steps of env e, which follow step number `clock`.
 
     The outputs and the actions in `b` are (T, E, ...) arrays. The observations are a (T + 1, E, D) array, which begins with
     the observations before the first step.
 
     Args:
-        env: the environment.
-        options: what the kernel is compiled for.
+        spec: what the kernel is compiled from.
         ops: the operations on buffers.
         policy: chooses the actions.
         style: with or without branches.
     """
-    functions = make_env_functions(env, options, ops)
+    functions = make_env_functions(spec, ops)
     access = keep_env_in_registers(functions, ops)
-    rules = make_episode_rules(functions, access.key, options, ops)
+    rules = make_episode_rules(functions, access.key, spec.options, ops)
     action = action_from_buffer(functions) if policy == ACTION_ARRAY else action_argument
     step = style.make_step(functions, rules, access, make_env_step(functions, access, action))
     load_env, store_env, observe, store_outputs = access.load_env, access.store_env, functions.observe, make_store_outputs(ops)
-    prepare, choose = make_action_chooser(env, ops, policy, style.random_words)
-    advance_obs, select_actions = _make_advance_obs(env, options), _make_select_actions(env, options)
+    prepare, choose = make_action_chooser(spec, ops, policy, style.random_words)
+    advance_obs, select_actions = _make_advance_obs(spec), _make_select_actions(spec)
     store_row_streaming = ops.store_row_streaming
 
     @inline_function
@@ -109,21 +105,20 @@ class BlockPolicy(NamedTuple):
     act: DeviceFunction
 
 
-def compose_block_policy(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Policy) -> BlockPolicy:
+def compose_block_policy(spec: KernelSpec, ops: MemoryOps, policy: Policy) -> BlockPolicy:
     """Compiles the policy of a block.
 
     Its scratch memory has a column of envs for each word of the random-number streams, so that a compiler can vectorise draws.
 
     Args:
-        env: the environment.
-        options: what the loop is compiled for.
+        spec: what the loop is compiled from.
         ops: the operations on buffers.
         policy: chooses the actions.
     """
-    functions = make_env_functions(env, options, ops)
+    functions = make_env_functions(spec, ops)
     load_env, observe = keep_env_in_registers(functions, ops).load_env, functions.observe
-    prepare, choose = make_action_chooser(env, ops, policy, prefetched_random_word)
-    advance_obs, select_actions = _make_advance_obs(env, options), _make_select_actions(env, options)
+    prepare, choose = make_action_chooser(spec, ops, policy, prefetched_random_word)
+    advance_obs, select_actions = _make_advance_obs(spec), _make_select_actions(spec)
     store_row_streaming, load, store = ops.store_row_streaming, ops.load, ops.store
 
     @inline_function
@@ -150,18 +145,16 @@ def compose_block_policy(env: SingleAgentEnv, options: KernelOptions, ops: Memor
     return BlockPolicy(16 * BLOCK_SIZE, begin, batch_at, act)
 
 
-def _make_advance_obs(env: SingleAgentEnv, options: KernelOptions) -> DeviceFunction:
+def _make_advance_obs(spec: KernelSpec) -> DeviceFunction:
     """`advance_obs(b)`: the batch whose observations begin after those before the first step."""
-    layout = make_layout(env, options)
-    size = _bytes_per_env(layout.outputs["obs"])
-    return make_batch_change(layout.batch, "b", obs=f"u64(b.obs) + u64(b.n) * u64({size})")
+    size = _bytes_per_env(spec.layout.outputs["obs"])
+    return make_batch_change(spec.batch, "b", obs=f"u64(b.obs) + u64(b.n) * u64({size})")
 
 
-def _make_select_actions(env: SingleAgentEnv, options: KernelOptions) -> DeviceFunction:
+def _make_select_actions(spec: KernelSpec) -> DeviceFunction:
     """`select_actions(b, t)`: the batch whose actions begin with those of step t, from 0."""
-    layout = make_layout(env, options)
-    size = _bytes_per_env(layout.inputs["action"]._replace(dtype=options.action_dtype))
-    return make_batch_change(layout.batch, "b, t", action=f"u64(b.action) + u64(t) * (u64(b.n) * u64({size}))")
+    size = _bytes_per_env(spec.layout.inputs["action"]._replace(dtype=spec.options.action_dtype))
+    return make_batch_change(spec.batch, "b, t", action=f"u64(b.action) + u64(t) * (u64(b.n) * u64({size}))")
 
 
 def _bytes_per_env(buffer: Buffer) -> int:

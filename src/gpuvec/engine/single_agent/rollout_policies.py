@@ -20,7 +20,7 @@ from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, EnvParams, RngStream, Row
 from gpuvec.engine.layout.action_access import make_range_functions
-from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.single_agent.field_access import make_random_action, make_store_action
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, OUT_OF_BYTE, RANDOM, Policy, stored_action_dtype
 from gpuvec.errors import AuthoringError
@@ -122,11 +122,11 @@ def prefetched_random_word(draw: DeviceFunction, store_action: DeviceFunction) -
     return ActionChooser(prepare, choose)
 
 
-def make_action_chooser(env: SingleAgentEnv, ops: MemoryOps, policy: Policy, random_words: RandomWords) -> ActionChooser:
+def make_action_chooser(spec: KernelSpec, ops: MemoryOps, policy: Policy, random_words: RandomWords) -> ActionChooser:
     """Compiles a policy.
 
     Args:
-        env: the environment.
+        spec: what the rollout is compiled from.
         ops: the operations on buffers.
         policy: chooses the actions.
         random_words: compiles random actions of one number.
@@ -135,10 +135,10 @@ def make_action_chooser(env: SingleAgentEnv, ops: MemoryOps, policy: Policy, ran
         return ActionChooser(_empty_memory, _choose_placeholder)
     if policy != RANDOM:
         return ActionChooser(
-            _empty_memory, _make_choose_by_function(device_function(policy), _make_policy_store(env, ops, False))
+            _empty_memory, _make_choose_by_function(device_function(policy), _make_policy_store(spec, ops, False))
         )
-    draw, store_action = make_random_action(env), _make_policy_store(env, ops, True)
-    if make_schema(env).action.components <= 1:
+    draw, store_action = make_random_action(spec.env), _make_policy_store(spec, ops, True)
+    if spec.schema.action.components <= 1:
         return random_words(draw, store_action)
     return ActionChooser(_empty_memory, _make_choose_by_draws(draw, store_action))
 
@@ -191,10 +191,10 @@ def _make_choose_by_draws(draw: DeviceFunction, store_action: DeviceFunction) ->
     return choose
 
 
-def _make_policy_store(env: SingleAgentEnv, ops: MemoryOps, is_in_space: bool) -> DeviceFunction:
+def _make_policy_store(spec: KernelSpec, ops: MemoryOps, is_in_space: bool) -> DeviceFunction:
     """`store_action` as `make_store_action` returns it. An action that is known to be in the space is not replaced."""
-    space = env.spaces(env.params)[1]
-    actions, dtype = make_schema(env).action, stored_action_dtype(space)
+    space = spec.env.spaces(spec.env.params)[1]
+    actions, dtype = spec.schema.action, stored_action_dtype(space)
     range_functions = [_unchanged] * max(1, actions.components)
     if not actions.discrete:
         convert = _to_float32

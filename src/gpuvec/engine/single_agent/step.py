@@ -13,33 +13,29 @@ from gpuvec.engine.compiler.dtypes import b1, f32, i32, u32
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, EnvParams, EnvState, ResetRequest, RngStream, Row
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.rng_streams import make_rng_streams
 from gpuvec.engine.single_agent.env_access import EnvAccess, access_for_one_step, read_shared_stream_early
 from gpuvec.engine.single_agent.env_functions import EnvFunctions, make_env_functions
 from gpuvec.engine.single_agent.episode_rules import EpisodeRules, make_episode_rules
-from gpuvec.spec import SingleAgentEnv
 
 # The type of `make_step` and `make_step_branchless`.
 MakeStep: TypeAlias = Callable[[EnvFunctions, EpisodeRules, EnvAccess, DeviceFunction], DeviceFunction]
 
 
-def compose_reset_and_step(
-    env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps
-) -> tuple[DeviceFunction, DeviceFunction]:
+def compose_reset_and_step(spec: KernelSpec, ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction]:
     """Compiles a reset and a step of one env, for kernels in which a thread has one env.
 
     Args:
-        env: the environment.
-        options: what the kernels are compiled for.
+        spec: what the kernels are compiled from.
         ops: the operations on buffers.
 
     Returns:
         `reset(b, e, clock, r)` as `compose_reset` returns it, and `step(b, e, clock)`, which is step number `clock`.
     """
-    functions = make_env_functions(env, options, ops)
+    functions = make_env_functions(spec, ops)
     access = access_for_one_step(functions, ops, read_shared_stream_early)
-    rules = make_episode_rules(functions, access.key, options, ops)
+    rules = make_episode_rules(functions, access.key, spec.options, ops)
     env_step = make_env_step(functions, access, action_from_buffer(functions))
     step_env, store_outputs = make_step(functions, rules, access, env_step), make_store_outputs(ops)
     load_env, store_env = access.load_env, access.store_env

@@ -16,13 +16,12 @@ from gpuvec.engine.compiler.dtypes import b1, f32, i32, i64
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, RngStream
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.single_agent.env_access import EnvAccess, access_for_one_step, read_stream_lazily
 from gpuvec.engine.single_agent.env_functions import EnvFunctions, make_env_functions
 from gpuvec.engine.single_agent.episode_rules import EpisodeRules, make_episode_rules
 from gpuvec.engine.single_agent.field_access import BlockScratch, make_block_scratch
 from gpuvec.engine.single_agent.step import action_from_buffer, make_env_step, make_step, make_store_outputs
-from gpuvec.spec import SingleAgentEnv
 
 # From this number of features on, observations are copied by a loop: LLVM's time grows with the square of the statements.
 LOOP_MIN_FEATURES = 32
@@ -39,22 +38,21 @@ class BlockStep(NamedTuple):
     finish: DeviceFunction
 
 
-def compose_block_step(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps) -> BlockStep:
+def compose_block_step(spec: KernelSpec, ops: MemoryOps) -> BlockStep:
     """Compiles the step of a block.
 
     Args:
-        env: the environment.
-        options: what the loop is compiled for.
+        spec: what the loop is compiled from.
         ops: the operations on buffers.
     """
-    functions = make_env_functions(env, options, ops)
+    functions = make_env_functions(spec, ops)
     access = access_for_one_step(functions, ops, read_stream_lazily)
-    rules = make_episode_rules(functions, access.key, options, ops)
-    scratch = make_block_scratch(env, functions.schema, ops, BLOCK_SIZE)
+    rules = make_episode_rules(functions, access.key, spec.options, ops)
+    scratch = make_block_scratch(spec.env, functions.schema, ops, BLOCK_SIZE)
     ended_list = BLOCK_SIZE * scratch.words_per_env
     # Otherwise the step with branches is applied to all envs: without autoreset an env that awaits its reset keeps its state,
     # and with `validate` every action is checked.
-    stores_all = (rules.resets_at_end or rules.resets_in_next_step) and not options.validate
+    stores_all = (rules.resets_at_end or rules.resets_in_next_step) and not spec.options.validate
     store_continuing = _make_store_continuing(functions, rules, access, scratch, ops)
     compact = _make_compact(scratch, ops, ended_list, stores_all)
     apply_resets = _make_apply_resets(functions, rules, access, scratch, ops, ended_list)

@@ -31,7 +31,7 @@ def link_env(
     capability = torch.cuda.get_device_capability(env.device)
     with device.current():
         options = simulation.options._replace(validate=False)
-        functions = link_env_functions(simulation.env, options, capability, has_shared_envs)
+        functions = link_env_functions(simulation.spec.with_options(options), capability, has_shared_envs)
     arrays = {"final_obs": final_obs, "final_mask": final_mask}
     addresses = (arrays[k].data_ptr() if k in arrays else 0 for k in simulation.layout.outputs)
     outputs = b"".join(address.to_bytes(8, "little") for address in addresses)

@@ -301,9 +301,9 @@ def record_run(
             files[name][t] = array
         progress[0] = t + 1
     same_envs = f"two runs with seed {seed}", envs
-    more = VectorEnv(env, 2 * num_envs, device="cpu", output="numpy", max_episode_steps=limit)
-    _compile_kernels(more, actions)
-    more_envs = f"runs of {num_envs} and of {2 * num_envs} environments", more
+    twice = VectorEnv(env, 2 * num_envs, device="cpu", output="numpy", max_episode_steps=limit)
+    _compile_kernels(twice, actions)
+    more_envs = f"runs of {num_envs} and of {2 * num_envs} environments", twice
     for runs, others in (same_envs, more_envs):
         for t, results in enumerate(step_results(others, actions[:, : others.num_envs], seed)):
             allow_cpu_time(time_limit)
@@ -315,7 +315,7 @@ def record_run(
 
 def _compile_kernels(envs: VectorEnv, actions: NDArray[Any]) -> None:
     """Compiles the kernels of environments, so that the time limit of the first calls does not include that."""
-    CpuKernels(envs.environment, envs.num_envs).reset(envs.simulation.options)
+    CpuKernels(envs.simulation.spec, envs.num_envs).reset(envs.simulation.options)
     by_role = split_actions(actions, envs.simulation.schema)
     dtypes = tuple(rows.dtype.type for rows in by_role.values()) if isinstance(by_role, dict) else actions.dtype.type
     envs.simulation.step_launcher(dtypes)

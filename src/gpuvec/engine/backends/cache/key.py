@@ -19,8 +19,7 @@ from types import FunctionType
 from typing import Any, TypeVar, get_type_hints
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from gpuvec.engine.compiler.frozen import Freezer
-from gpuvec.engine.compiler.frozen_content import Content
+from gpuvec.engine.compiler.frozen import Content, Freezer
 from gpuvec.engine.compiler.types import EnvParams
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.metric_kinds import metric_kinds

@@ -20,9 +20,7 @@ from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function, make_dispatcher
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, ResetRequest
-from gpuvec.engine.layout.buffer_layout import make_layout
-from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import CPU_LAUNCH
@@ -35,7 +33,6 @@ from gpuvec.engine.single_agent.rollout_options import Policy
 from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 from gpuvec.engine.single_agent.step import compose_reset
 from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE, compose_block_step
-from gpuvec.spec import Environment, SingleAgentEnv
 
 
 class _MultiAgentLoop(NamedTuple):
@@ -49,17 +46,17 @@ class _MultiAgentLoop(NamedTuple):
 
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
-def _multi_agent_loop(env: Environment, options: KernelOptions) -> _MultiAgentLoop:
+def _multi_agent_loop(spec: KernelSpec) -> _MultiAgentLoop:
     """The functions of an environment of many agents, each of which does for one env what a CUDA block does."""
     array_ops = cpu_array_ops()
-    program = make_program(env, options, cpu_memory_ops(), array_ops, cpu_shared_counters(), CPU_LAUNCH)
+    program = make_program(spec, cpu_memory_ops(), array_ops, cpu_shared_counters(), CPU_LAUNCH)
     scope = {"Work": program.work, "assume_nonnegative": array_ops.assume_nonnegative}
     scratch_bytes, views = 0, []
     for name, (dtype, shape) in program.arrays.items():
         scope |= {f"t_{name}": dtype, f"view_{name}": array_ops.view(shape)}
         views.append(f"view_{name}(address + {scratch_bytes}, 0, t_{name})")
         scratch_bytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # each view is aligned to 8 bytes
-    block = BlockShape(1, make_schema(env).num_agents, 1)
+    block = BlockShape(1, spec.schema.num_agents, 1)
 
     def segment_lines(name: str, segments: tuple[Segment, ...], margin: str = "    ") -> str:
         """Lines that run the segments, without barriers, as there is one thread."""
@@ -80,10 +77,10 @@ def _multi_agent_loop(env: Environment, options: KernelOptions) -> _MultiAgentLo
     return _MultiAgentLoop(scratch_bytes, *functions)
 
 
-def _single_agent_reset(env: SingleAgentEnv, options: KernelOptions) -> tuple[int, DeviceFunction, DeviceFunction]:
+def _single_agent_reset(spec: KernelSpec) -> tuple[int, DeviceFunction, DeviceFunction]:
     """(scratch_bytes, make_work, reset_env) as in `_MultiAgentLoop`, of an environment with one agent, which has no work."""
     ops = cpu_memory_ops()
-    reset = compose_reset(make_env_functions(env, options, ops), ops)
+    reset = compose_reset(make_env_functions(spec, ops), ops)
 
     @inline_function
     def make_work(address: int) -> int:
@@ -128,24 +125,23 @@ def compile_native(function: Callable[..., None], scratch_bytes: int) -> ObjectC
     return compile_object(compiled.library.optimized(), compiled.fndesc.llvm_func_name, num_arguments, scratch_bytes)
 
 
-def compile_reset_loop(env: Environment, options: KernelOptions) -> ObjectCode:
+def compile_reset_loop(spec: KernelSpec) -> ObjectCode:
     """Compiles `loop(address, scratch)`, which resets the envs that the request selects.
 
     Args:
-        env: the environment.
-        options: what the loop is compiled for.
+        spec: what the loop is compiled from.
     """
-    batch_class = make_layout(env, options).batch
-    load, read_batch = cpu_memory_ops().load, make_batch_reader(batch_class)
+    batch_class, env = spec.batch, spec.env
+    ops, read_batch = cpu_memory_ops(), make_batch_reader(batch_class)
     read_request = _make_tuple_reader(request_class(env), request_dtypes(env), len(batch_class._fields))
-    if isinstance(env, SingleAgentEnv) and isinstance(make_schema(env), SingleAgentSchema):
-        scratch_bytes, make_work, reset_env = _single_agent_reset(env, options)
+    if isinstance(spec.schema, SingleAgentSchema):
+        scratch_bytes, make_work, reset_env = _single_agent_reset(spec)
     else:
-        scratch_bytes, make_work, reset_env, _ = _multi_agent_loop(env, options)
+        scratch_bytes, make_work, reset_env, _ = _multi_agent_loop(spec)
 
     def loop(address: int, scratch: int) -> None:
         b, r, w = read_batch(address), read_request(address), make_work(scratch)
-        clock = load(b.clock, 0, np.uint32)
+        clock = ops.load(b.clock, 0, np.uint32)
         for e in range(b.n):
             reset_env(b, w, e, clock, r)
 
@@ -153,45 +149,42 @@ def compile_reset_loop(env: Environment, options: KernelOptions) -> ObjectCode:
         return compile_native(loop, scratch_bytes)
 
 
-def compile_step_loop(env: Environment, options: KernelOptions) -> ObjectCode:
+def compile_step_loop(spec: KernelSpec) -> ObjectCode:
     """Compiles `loop(address, scratch, first, end, advances_clock)`: a step of the envs from the first up to the end.
 
     Args:
-        env: the environment.
-        options: what the loop is compiled for.
+        spec: what the loop is compiled from.
     """
-    with explain_env_errors(env, "step"):
-        if isinstance(env, SingleAgentEnv) and isinstance(make_schema(env), SingleAgentSchema):
-            return _compile_single_agent_step(env, options)
-        return _compile_multi_agent_step(env, options)
+    with explain_env_errors(spec.env, "step"):
+        if isinstance(spec.schema, SingleAgentSchema):
+            return _compile_single_agent_step(spec)
+        return _compile_multi_agent_step(spec)
 
 
-def _compile_multi_agent_step(env: Environment, options: KernelOptions) -> ObjectCode:
+def _compile_multi_agent_step(spec: KernelSpec) -> ObjectCode:
     """The loop of a step of many agents, env by env."""
-    ops, read_batch = cpu_memory_ops(), make_batch_reader(make_layout(env, options).batch)
-    load, store = ops.load, ops.store
-    scratch_bytes, make_work, _, step_env = _multi_agent_loop(env, options)
+    ops, read_batch = cpu_memory_ops(), make_batch_reader(spec.batch)
+    scratch_bytes, make_work, _, step_env = _multi_agent_loop(spec)
 
     def loop(address: int, scratch: int, first: int, end: int, advances_clock: int) -> None:
         b, w = read_batch(address), make_work(scratch)
-        clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
+        clock = np.uint32(ops.load(b.clock, 0, np.uint32) + np.uint32(1))
         for e in range(first, end):
             step_env(b, w, e, clock)
         if advances_clock:
-            store(b.clock, 0, clock, np.uint32)
+            ops.store(b.clock, 0, clock, np.uint32)
 
     return compile_native(loop, scratch_bytes)
 
 
-def _compile_single_agent_step(env: SingleAgentEnv, options: KernelOptions) -> ObjectCode:
+def _compile_single_agent_step(spec: KernelSpec) -> ObjectCode:
     """The loop of a step of one agent, a block of envs at a time (`single_agent.step_blocked`)."""
-    ops, read_batch = cpu_memory_ops(), make_batch_reader(make_layout(env, options).batch)
-    load, store = ops.load, ops.store
-    scratch_bytes, evaluate, finish = compose_block_step(env, options, ops)
+    ops, read_batch = cpu_memory_ops(), make_batch_reader(spec.batch)
+    scratch_bytes, evaluate, finish = compose_block_step(spec, ops)
 
     def loop(address: int, scratch: int, first: int, end: int, advances_clock: int) -> None:
         b = read_batch(address)
-        clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
+        clock = np.uint32(ops.load(b.clock, 0, np.uint32) + np.uint32(1))
         while first < end:
             count = min(BLOCK_SIZE, end - first)
             for k in range(count):
@@ -199,34 +192,32 @@ def _compile_single_agent_step(env: SingleAgentEnv, options: KernelOptions) -> O
             finish(b, scratch, first, count, first, clock)
             first += count
         if advances_clock:
-            store(b.clock, 0, clock, np.uint32)
+            ops.store(b.clock, 0, clock, np.uint32)
 
     return compile_native(loop, scratch_bytes)
 
 
-def compile_rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Policy) -> ObjectCode:
+def compile_rollout_loop(spec: KernelSpec, policy: Policy) -> ObjectCode:
     """Compiles `loop(address, scratch, steps, first, end, advances_clock)`: `steps` steps of the envs from first to end.
 
     Args:
-        env: the environment.
-        options: what the loop is compiled for.
+        spec: what the loop is compiled from.
         policy: chooses the actions.
     """
-    with explain_policy_errors(env, policy):
-        loop, scratch_bytes = _compose_rollout_loop(env, options, policy)
+    with explain_policy_errors(spec.env, policy):
+        loop, scratch_bytes = _compose_rollout_loop(spec, policy)
         return compile_native(loop, scratch_bytes)
 
 
-def _compose_rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Policy) -> tuple[Callable[..., None], int]:
+def _compose_rollout_loop(spec: KernelSpec, policy: Policy) -> tuple[Callable[..., None], int]:
     """The loop of a rollout, and the size of its scratch memory: that of the steps, followed by that of the policy."""
-    ops, read_batch = cpu_memory_ops(), make_batch_reader(make_layout(env, options).batch)
-    load, store = ops.load, ops.store
-    step_bytes, evaluate, finish = compose_block_step(env, options, ops)
-    policy_bytes, begin, batch_at, act = compose_block_policy(env, options, ops, policy)
+    ops, read_batch = cpu_memory_ops(), make_batch_reader(spec.batch)
+    step_bytes, evaluate, finish = compose_block_step(spec, ops)
+    policy_bytes, begin, batch_at, act = compose_block_policy(spec, ops, policy)
 
     def loop(address: int, scratch: int, steps: int, first: int, end: int, advances_clock: int) -> None:
         b, step_scratch, policy_scratch = read_batch(address), scratch, scratch + step_bytes
-        clock = load(b.clock, 0, np.uint32)
+        clock = ops.load(b.clock, 0, np.uint32)
         while first < end:
             count = min(BLOCK_SIZE, end - first)
             for k in range(count):
@@ -240,6 +231,6 @@ def _compose_rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: P
                 finish(batch_of_step, step_scratch, first, count, row, now)
             first += count
         if advances_clock:
-            store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
+            ops.store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
 
     return loop, step_bytes + policy_bytes

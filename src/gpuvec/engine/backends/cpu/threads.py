@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 
@@ -24,25 +25,21 @@ from gpuvec.engine.backends.launchers import (
 )
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import pack_arguments
-from gpuvec.engine.layout.buffer_layout import make_layout
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.spec import Environment, SingleAgentEnv
+from gpuvec.spec import SingleAgentEnv
 
 AGENTS_PER_THREAD = 8192  # with fewer, submitting work to another thread (about 50 us) costs more than it saves
 
 
 @lru_cache(maxsize=64)  # one loop serves any number of envs
-def load_or_compile_loop(
-    kind: str, env: Environment, options: KernelOptions, source: str, *policy: RolloutPolicy
-) -> ObjectCode:
+def load_or_compile_loop(kind: str, spec: KernelSpec, source: str, *policy: RolloutPolicy) -> ObjectCode:
     """The loop of a reset, a step or a rollout, from disk if it was compiled before.
 
     Args:
         kind: "reset", "step" or "rollout".
-        env: the environment.
-        options: what the loop is compiled for.
+        spec: what the loop is compiled from.
         source: the text of the author's CUDA C++ files, or "".
         policy: of a rollout.
 
@@ -58,23 +55,23 @@ def load_or_compile_loop(
             "step": loops.compile_step_loop,
             "rollout": loops.compile_rollout_loop,
         }[kind]
-        loop: ObjectCode = compile_kind(_with_cuda_functions(env, options), options, *policy)  # type: ignore[operator]  # by kind
-        check_source_text(env, options.cuda_c, source)
+        loop: ObjectCode = compile_kind(_with_cuda_functions(spec), *policy)  # type: ignore[operator]  # by kind
+        check_source_text(spec.env, spec.options.cuda_c, source)
         return [loop]
 
-    key = partial(fingerprint, env, options, kind, *policy, target_description(), source)
+    key = partial(fingerprint, spec.env, spec.options, kind, *policy, target_description(), source)
     (loop,) = load_or_compile(key, compile_loop, ObjectCode, is_cacheable)
     return loop
 
 
-def _with_cuda_functions(env: Environment, options: KernelOptions) -> Environment:
-    """`env` with the author's functions in CUDA C++ in place of those in Python, if `options.cuda_c`."""
-    if not options.cuda_c:
-        return env
+def _with_cuda_functions(spec: KernelSpec) -> KernelSpec:
+    """`spec` with the author's functions in CUDA C++ in place of those in Python, if its options select them."""
+    if not spec.options.cuda_c:
+        return spec
     from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
     from gpuvec.engine.backends.cuda.cpp.host_library import cpu_extern_call, load_library
 
-    substituted, source = substitute_cuda_functions(env, options, cpu_extern_call)
+    substituted, source = substitute_cuda_functions(spec, cpu_extern_call)
     assert source is not None, "options.cuda_c has a source"
     load_library(source)
     return substituted
@@ -84,15 +81,15 @@ class CpuKernels:
     """The kernels of an environment on the CPU: a `KernelSet`.
 
     Args:
-        env: the environment.
+        spec: what the kernels are compiled from, but for their options.
         num_envs: E.
     """
 
-    blocks, split = 1, False
+    blocks = 1
 
-    def __init__(self, env: Environment, num_envs: int) -> None:
-        self._env, self._num_envs = frozen_environment(env), num_envs
-        agents = make_schema(env).num_agents
+    def __init__(self, spec: KernelSpec, num_envs: int) -> None:
+        self.spec, self._num_envs = replace(spec, env=frozen_environment(spec.env)), num_envs
+        agents = spec.schema.num_agents
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.num_threads = max(1, min(cores, num_envs * agents // AGENTS_PER_THREAD, num_envs))
         bounds = [num_envs * k // self.num_threads for k in range(self.num_threads + 1)]
@@ -102,9 +99,9 @@ class CpuKernels:
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with a loop for `options`."""
-        dtypes = request_dtypes(self._env)
+        dtypes = request_dtypes(self.spec.env)
         arguments = self._arguments(options, len(dtypes))
-        loop = load_or_compile_loop("reset", self._env, options, source_text(self._env, options.cuda_c))
+        loop = self._loop("reset", options)
         run, (scratch,) = load_object(loop), _allocate_scratch(loop, 1)
 
         def launch(stream: int) -> None:
@@ -115,14 +112,14 @@ class CpuKernels:
     def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
         """Makes the launcher of a step with a loop for `options` over the buffers at `addresses`."""
         arguments = self._arguments(options)
-        loop = load_or_compile_loop("step", self._env, options, source_text(self._env, options.cuda_c))
+        loop = self._loop("step", options)
         return make_step_launcher(arguments, addresses, self._num_envs, self._threaded(loop, arguments))
 
     def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
         """Makes the launcher of a rollout of a `policy` with a loop for `options` over the buffers at `addresses`."""
-        assert isinstance(self._env, SingleAgentEnv), "only a SingleAgentEnv has rollouts"
+        assert isinstance(self.spec.env, SingleAgentEnv), "only a SingleAgentEnv has rollouts"
         arguments = self._arguments(options)
-        loop = load_or_compile_loop("rollout", self._env, options, source_text(self._env, options.cuda_c), policy)
+        loop = self._loop("rollout", options, policy)
         launch = self._threaded(loop, arguments)
         words, octets, action_index, output_bytes = pack_arguments(arguments, addresses, self._num_envs)
 
@@ -133,9 +130,14 @@ class CpuKernels:
 
         return launch_rollout
 
+    def _loop(self, kind: str, options: KernelOptions, *policy: RolloutPolicy) -> ObjectCode:
+        """The loop of a reset, a step or a rollout."""
+        source = source_text(self.spec.env, options.cuda_c)
+        return load_or_compile_loop(kind, self.spec.with_options(options), source, *policy)
+
     def _arguments(self, options: KernelOptions, num_request_scalars: int = 0) -> NDArray[np.uint64]:
         """Memory for the arguments of a loop: the members of the batch, then the scalars of a request."""
-        return np.zeros(len(make_layout(self._env, options).batch._fields) + num_request_scalars, np.uint64)
+        return np.zeros(len(self.spec.with_options(options).batch._fields) + num_request_scalars, np.uint64)
 
     def _threaded(self, loop: ObjectCode, arguments: NDArray[np.uint64]) -> Callable[..., None]:
         """`launch(stream, *numbers)`, which runs the loop over all rows on all threads; `numbers` are a rollout's steps."""

@@ -10,13 +10,14 @@ Source: "Programmatic Dependent Launch and Synchronization" in the CUDA C++ Prog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 
+from gpuvec.engine.compiler.llvm import Args, Builder
 from gpuvec.engine.compiler.numba_api import NumbaApi
-from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, Signature, TargetContext, TypingContext
+from gpuvec.engine.compiler.types import DeviceFunction, Signature, TargetContext
 
 MIN_COMPUTE_CAPABILITY = (9, 0)
 # Permits the launch of the next kernel once all blocks of this one have started. The next kernel waits for the end of this one.
@@ -38,17 +39,13 @@ def make_wait_for_previous(numba: NumbaApi, compute_capability: Callable[[], tup
         compute_capability: returns the compute capability that is compiled for.
     """
 
-    @numba.intrinsic
-    def wait_for_previous(typingctx: TypingContext) -> Intrinsic:
-        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> None:
-            function = ir.FunctionType(ir.VoidType(), [])
-            for instruction in (LAUNCH_DEPENDENTS, WAIT) if is_supported(compute_capability()) else ():
-                # The memory clobber keeps the compiler from moving memory accesses across the instruction.
-                builder.call(ir.InlineAsm(function, instruction, "~{memory}", side_effect=True), [])
+    def emit(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+        function = ir.FunctionType(ir.VoidType(), [])
+        for instruction in (LAUNCH_DEPENDENTS, WAIT) if is_supported(compute_capability()) else ():
+            # The memory clobber keeps the compiler from moving memory accesses across the instruction.
+            builder.call(ir.InlineAsm(function, instruction, "~{memory}", side_effect=True), [])
 
-        return numba.types.void(), codegen
-
-    return wait_for_previous
+    return numba.intrinsic("wait_for_previous", lambda _: numba.types.void(), emit)
 
 
 def driver_launch_config(grid: tuple[int, ...], threads: int, shared_bytes: int = 0, *, dependent: bool) -> Any:

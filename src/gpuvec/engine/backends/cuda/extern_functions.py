@@ -21,14 +21,12 @@ from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_funct
 from gpuvec.engine.backends.cuda.cpp.source import compile_source
 from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32
 from gpuvec.engine.compiler.functions import generate_function, inline_function
-from gpuvec.engine.layout.buffer_layout import make_layout
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.single_agent.env_access import keep_env_in_registers
 from gpuvec.engine.single_agent.env_functions import EnvFunctions, make_env_functions
 from gpuvec.engine.single_agent.episode_rules import make_episode_rules
 from gpuvec.engine.single_agent.step import action_argument, make_env_step, make_step
 from gpuvec.random import Key
-from gpuvec.spec import SingleAgentEnv
 
 
 @inline_function
@@ -37,30 +35,27 @@ def has_ended(flag: bool) -> bool:
     return flag
 
 
-def extern_functions(
-    env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], has_shared_envs: bool = False
-) -> dict[str, bytes]:
+def extern_functions(spec: KernelSpec, cc: tuple[int, int], has_shared_envs: bool = False) -> dict[str, bytes]:
     """Compiles the four functions of this module's docstring.
 
     Args:
-        env: the environment.
-        options: what they are compiled for.
+        spec: what they are compiled from.
         cc: the compute capability.
         has_shared_envs: as in `linked_functions.link_env_functions`.
 
     Returns:
         {name: LTO-IR}; the author's functions in CUDA C++ come first, if there are any.
     """
-    env, source = substitute_cuda_functions(env, options)
+    spec, source = substitute_cuda_functions(spec)
     code = {"author": compile_source(source, cc)} if source else {}
     ops = numba_cuda.cuda_memory_ops()
     if has_shared_envs:
         ops = ops._replace(any_in_sector=has_ended)
-    functions = make_env_functions(env, options, ops)
+    functions = make_env_functions(spec, ops)
     access = keep_env_in_registers(functions, ops)
-    rules = make_episode_rules(functions, access.key, options, ops)
+    rules = make_episode_rules(functions, access.key, spec.options, ops)
     step = make_step(functions, rules, access, make_env_step(functions, access, action_argument))
-    batch = make_layout(env, options).batch
+    batch, env = spec.batch, spec.env
     scope: dict[str, Any] = {"Batch": batch, "Key": Key, "State": env.state, "f32": f32, "i32": i32, "i64": i64, "u32": u32}
     scope |= {"load_env": access.load_env, "observe": functions.observe, "step": step, "store_env": access.store_env}
     scope |= {f"t_{k}": functions.schema.non_float_fields.get(k, f32) for k in env.state._fields}

@@ -11,13 +11,11 @@ from numba import njit, typeof
 from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary, Cubin, GridSize
 from gpuvec.engine.backends.cuda.cpp.source import AuthorSource, compile_source
-from gpuvec.engine.compiler.functions import compile_for, inline_function
+from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Signature
-from gpuvec.engine.layout.buffer_layout import make_layout
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.params import request_class, request_dtypes
-from gpuvec.spec import Environment
 
 u32 = np.uint32
 
@@ -95,20 +93,20 @@ def callable_from_kernel(function: DeviceFunction, *example_arguments: object) -
     """
     if not numba_cuda.SIMULATED:
         return function
-    compiled: DeviceFunction = njit(function.py_func, error_model="numpy")  # type: ignore[attr-defined]  # of Numba's dispatchers
+    names = ", ".join(f"x{k}" for k in range(len(example_arguments)))
+    call = generate_function("call", f"def call({names}):\n    return function({names})\n", function=function)
+    compiled: DeviceFunction = njit(call, error_model="numpy")
     compile_for(compiled, tuple(map(typeof, example_arguments)))
     return compiled
 
 
-def example_arguments(env: Environment, options: KernelOptions, split: bool) -> tuple[Batch, ResetRequest]:
+def example_arguments(spec: KernelSpec) -> tuple[Batch, ResetRequest]:
     """(batch, request) with the types of a kernel's arguments in the simulator.
 
     Args:
-        env: the environment.
-        options: what the kernel is compiled for.
-        split: whether a step is more than one kernel.
+        spec: what the kernel is compiled from.
     """
-    batch = make_layout(env, options, split).batch
+    batch, env = spec.batch, spec.env
     return batch(*(0,) * len(batch._fields)), request_class(env)(*(dtype(0) for dtype in request_dtypes(env)))
 
 
@@ -121,15 +119,14 @@ def make_clock_functions(ops: MemoryOps, example_batch: Batch) -> tuple[DeviceFu
         ops: the operations on buffers.
         example_batch: a batch with the types of a kernel's argument.
     """
-    load, atomic_add = ops.load, ops.atomic_add
 
     @inline_function
     def read_clock(b: Batch, block: int) -> int:
-        return load(b.clock, block, u32)  # type: ignore[no-any-return]  # uint32
+        return ops.load(b.clock, block, u32)  # type: ignore[no-any-return]  # uint32
 
     @inline_function
     def advance_clock(b: Batch, block: int, steps: int) -> None:
         # Storing the sum of what `read_clock` returned and `steps` would delay all later loads until that value arrives.
-        atomic_add(b.clock, block, u32(steps))
+        ops.atomic_add(b.clock, block, u32(steps))
 
     return callable_from_kernel(read_clock, example_batch, 0), callable_from_kernel(advance_clock, example_batch, 0, u32(0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -30,12 +31,11 @@ from gpuvec.engine.backends.launchers import (
 )
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import pack_arguments
-from gpuvec.engine.layout.buffer_layout import make_layout
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.single_agent.rollout_options import RolloutRequest
 from gpuvec.errors import DeviceError
-from gpuvec.spec import Environment
 
 
 class Compilation:
@@ -60,8 +60,7 @@ class Compilation:
 @lru_cache(maxsize=64)  # kernels serve any number of envs with the same launch configuration
 def start_compilation(
     kind: str,
-    env: Environment,
-    options: KernelOptions,
+    spec: KernelSpec,
     launch_config: LaunchConfig,
     cc: tuple[int, int],
     source: str,
@@ -73,8 +72,7 @@ def start_compilation(
 
     Args:
         kind: "reset", "step" or "rollout".
-        env: the environment.
-        options: what they are compiled for.
+        spec: what they are compiled from.
         launch_config: how envs are distributed over blocks.
         cc: the compute capability.
         source: the text of the author's CUDA C++ files, or "".
@@ -94,25 +92,25 @@ def start_compilation(
         from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 
         def explain_errors() -> AbstractContextManager[None]:
-            return explain_env_errors(env, kind) if policy is None else explain_policy_errors(env, policy)
+            return explain_env_errors(spec.env, kind) if policy is None else explain_policy_errors(spec.env, policy)
 
         with explain_errors():
             if policy is None:
                 with compiler_lock:
-                    kernels = make_kernels(env, options, launch_config, kind == "step")
+                    kernels = make_kernels(spec, launch_config, kind == "step")
             else:
-                kernels = (make_rollout_kernel(env, options, policy, launch_config),)
+                kernels = (make_rollout_kernel(spec, policy, launch_config),)
             links = [(kernel, kernel.start(cc)) for kernel in kernels]
 
         def wait() -> list[Cubin]:
             with explain_errors():
                 cubins = [kernel.cubin_of(wait_for_binary()) for kernel, wait_for_binary in links]
-            check_source_text(env, options.cuda_c, source)
+            check_source_text(spec.env, spec.options.cuda_c, source)
             return cubins
 
         return wait
 
-    key = partial(fingerprint, env, options, kind, policy, launch_config, cc, source)
+    key = partial(fingerprint, spec.env, spec.options, kind, policy, launch_config, cc, source)
     return Compilation(load_or_start(key, start_all, Cubin))
 
 
@@ -158,23 +156,23 @@ class CudaKernels:
     """The kernels of an environment on one GPU: a `KernelSet`.
 
     Args:
-        env: the environment.
+        spec: what the kernels are compiled from, but for their options.
         num_envs: E.
         device: the GPU.
     """
 
-    def __init__(self, env: Environment, num_envs: int, device: Device) -> None:
+    def __init__(self, spec: KernelSpec, num_envs: int, device: Device) -> None:
         from cuda import core
 
-        self._env, self._num_envs, self._device = frozen_environment(env), num_envs, device
+        self._num_envs, self._device = num_envs, device
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
-        self._launch_config = make_launch_config(env, num_envs)
-        self.split = self._launch_config.split
+        self._launch_config = make_launch_config(spec.schema, num_envs)
+        self.spec = replace(spec, env=frozen_environment(spec.env), split=self._launch_config.split)
         self.blocks = -(-num_envs // self._launch_config.envs_per_block)
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with kernels for `options`."""
-        dtypes = request_dtypes(self._env)
+        dtypes = request_dtypes(self.spec.env)
         if not isinstance(self._launch_config, SingleAgentLaunch):  # which has rollouts, and may need no step
             with suppress(Exception):  # `step` raises the error again.
                 self._start_compilation("step", options)
@@ -200,14 +198,14 @@ class CudaKernels:
         return launch_rollout
 
     def _start_compilation(self, kind: str, options: KernelOptions, *policy: RolloutPolicy) -> Compilation:
-        source = source_text(self._env, options.cuda_c)
-        return start_compilation(kind, self._env, options, self._launch_config, self._cc, source, *policy)
+        source = source_text(self.spec.env, options.cuda_c)
+        return start_compilation(kind, self.spec.with_options(options), self._launch_config, self._cc, source, *policy)
 
     def _load(
         self, kind: str, options: KernelOptions, num_request_scalars: int = 0, *policy: RolloutPolicy
     ) -> tuple[NDArray[np.uint64], Callable[[int], None]]:
         """(arguments, launch): `launch(stream)` launches the kernels, which read their arguments in that memory."""
-        batch = make_layout(self._env, options, self.split).batch
+        batch = self.spec.with_options(options).batch
         arguments = np.zeros(len(batch._fields) + num_request_scalars, np.uint64)
         compilation = self._start_compilation(kind, options, *policy)
         with self._device.current():

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch, make_multi_agent_launch
-from gpuvec.spec import Environment
 
 WARP_SIZE = 32  # threads
 MULTIPROCESSORS = 132  # of an H200
@@ -31,15 +29,14 @@ class SingleAgentLaunch(NamedTuple):
 LaunchConfig: TypeAlias = MultiAgentLaunch | SingleAgentLaunch
 
 
-def make_launch_config(env: Environment, num_envs: int, max_threads: int = THREADS_PER_BLOCK) -> LaunchConfig:
+def make_launch_config(schema: EnvSchema, num_envs: int, max_threads: int = THREADS_PER_BLOCK) -> LaunchConfig:
     """Chooses the launch configuration of all kernels of an environment, whose blocks each have a clock of their own.
 
     Args:
-        env: the environment.
+        schema: the schema of the environment.
         num_envs: E.
         max_threads: threads per block of a `SingleAgentEnv` whose envs fill the GPU.
     """
-    schema = make_schema(env)
     if isinstance(schema, MultiAgentSchema):
         return make_multi_agent_launch(schema, num_envs)
     latency_bound = num_envs < max_threads * MULTIPROCESSORS

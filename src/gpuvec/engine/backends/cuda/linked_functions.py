@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -12,11 +13,8 @@ from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
 from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
-from gpuvec.engine.layout.buffer_layout import make_layout
-from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.schema import SingleAgentSchema
-from gpuvec.spec import SingleAgentEnv
 
 
 class LinkedFunctions(NamedTuple):
@@ -33,38 +31,34 @@ class LinkedFunctions(NamedTuple):
     constants: dict[str, int | str]
 
 
-def link_env_functions(
-    env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], has_shared_envs: bool = False
-) -> LinkedFunctions:
+def link_env_functions(spec: KernelSpec, cc: tuple[int, int], has_shared_envs: bool = False) -> LinkedFunctions:
     """Loads or compiles `env_load`, `env_observe`, `env_step` and `env_store`, which `extern_functions` describes.
 
     Args:
-        env: the environment.
-        options: what they are compiled for.
+        spec: what they are compiled from.
         cc: the compute capability.
         has_shared_envs: whether several lanes of a warp step the same env. A final observation is then stored without a vote
             of the lanes whose rows are in the same sector of memory, which is for lanes of successive envs.
     """
-    return _load_or_compile_functions(frozen_environment(env), options, cc, has_shared_envs, source_text(env, options.cuda_c))
+    source = source_text(spec.env, spec.options.cuda_c)
+    return _load_or_compile_functions(replace(spec, env=frozen_environment(spec.env)), cc, has_shared_envs, source)
 
 
 @lru_cache(maxsize=8)
-def _load_or_compile_functions(
-    env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], has_shared_envs: bool, source: str
-) -> LinkedFunctions:
+def _load_or_compile_functions(spec: KernelSpec, cc: tuple[int, int], has_shared_envs: bool, source: str) -> LinkedFunctions:
     """As `link_env_functions`, where `source` is the text of the author's CUDA C++ files, or ""."""
 
     def compile_all() -> list[Binary]:
         from gpuvec.engine.backends.cuda.extern_functions import extern_functions
 
-        binaries = [Binary(code, name) for name, code in extern_functions(env, options, cc, has_shared_envs).items()]
-        check_source_text(env, options.cuda_c, source)
+        binaries = [Binary(code, name) for name, code in extern_functions(spec, cc, has_shared_envs).items()]
+        check_source_text(spec.env, spec.options.cuda_c, source)
         return binaries
 
-    schema = make_schema(env)
+    schema = spec.schema
     assert isinstance(schema, SingleAgentSchema), "of a SingleAgentEnv"
-    key = partial(fingerprint, env, options, "extern functions", cc, has_shared_envs, source)
+    key = partial(fingerprint, spec.env, spec.options, "extern functions", cc, has_shared_envs, source)
     binaries = load_or_compile(key, compile_all, Binary)
     num_float_fields, num_int_fields = len(schema.float_fields), len(schema.non_float_fields)
     constants: dict[str, int | str] = {"NUM_FLOAT_FIELDS": num_float_fields, "NUM_INT_FIELDS": num_int_fields}
-    return LinkedFunctions(tuple(binary.code for binary in binaries), make_layout(env, options).batch._fields, constants)
+    return LinkedFunctions(tuple(binary.code for binary in binaries), spec.batch._fields, constants)

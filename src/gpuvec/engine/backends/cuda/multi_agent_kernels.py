@@ -22,8 +22,7 @@ from gpuvec.engine.backends.cuda.binary import GridSize
 from gpuvec.engine.backends.cuda.kernel_functions import Kernel, callable_from_kernel, example_arguments, make_clock_functions
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Work
-from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
@@ -33,10 +32,9 @@ from gpuvec.engine.multi_agent.program import Program, make_program
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
 from gpuvec.engine.multi_agent.state_layout import WorkArrays
 from gpuvec.errors import OutOfMemoryError
-from gpuvec.spec import Environment
 
 u32 = np.uint32
-WORD_ALIGNMENT = "" if numba_cuda.SIMULATED else ", 16"  # bytes, of arrays that threads access in words of 16 bytes
+WORD_ALIGNMENT = ", 16"  # bytes, of arrays that threads access in words of 16 bytes
 PROLOGUE = (
     "    wait_for_previous()\n    block, thread = assume_nonnegative(cuda.blockIdx.x), assume_nonnegative(cuda.threadIdx.x)\n"
 )
@@ -65,20 +63,19 @@ class _KernelParts(NamedTuple):
         return f"def kernel({'b' if self.is_step else 'b, r'}):\n" + PROLOGUE
 
 
-def compose_kernels(env: Environment, options: KernelOptions, launch: MultiAgentLaunch, is_step: bool) -> list[Kernel]:
+def compose_kernels(spec: KernelSpec, launch: MultiAgentLaunch, is_step: bool) -> list[Kernel]:
     """The kernels of a step or a reset in the order of their launches, without their signature.
 
     Args:
-        env: the environment.
-        options: what the kernels are compiled for.
+        spec: what the kernels are compiled from.
         launch: how envs are distributed over blocks.
         is_step: whether the kernels are those of a step.
     """
-    schema = make_schema(env)
+    schema = spec.schema
     assert isinstance(schema, MultiAgentSchema), "of an environment whose envs are shared by threads"
-    program = _program(env, options, launch)
+    program = _program(spec, launch)
     _require_shared_memory(schema, program.arrays, launch)
-    examples = example_arguments(env, options, launch.split)
+    examples = example_arguments(spec)
     num_features = 0 if schema.role_schemas else schema.num_features
     parts = _KernelParts(program, launch, schema.num_agents, num_features, is_step, *examples)
     grid_size = GridSize(1, launch.envs_per_block)
@@ -106,10 +103,10 @@ def _require_shared_memory(schema: MultiAgentSchema, arrays: WorkArrays, launch:
 
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
-def _program(env: Environment, options: KernelOptions, launch: MultiAgentLaunch) -> Program:
+def _program(spec: KernelSpec, launch: MultiAgentLaunch) -> Program:
     """The segments of a reset and of a step."""
     operations = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters()
-    return make_program(env, options, *operations, launch)
+    return make_program(spec, *operations, launch)
 
 
 def _program_body(parts: _KernelParts) -> FunctionType:
@@ -173,7 +170,7 @@ def _tile_kernel(parts: _KernelParts, functions: TileFunctions) -> Kernel:
     scope["elements"] = tile_elements(tile_rows, parts.num_features)
     scope["fill"] = callable_from_kernel(functions.fill, batch, tile, 0, 0, 0)
     scope["drain"] = callable_from_kernel(functions.drain, batch, tile, 0, 0, 0, True)
-    source = parts.source_head + f"    tile = cuda.shared.array(elements, f32{WORD_ALIGNMENT})\n    r0 = block * tile_rows\n"
+    source = f"{parts.source_head}    tile = {_shared_array('tile', 'elements', 'f32', True)}\n    r0 = block * tile_rows\n"
     source += f"    m = min(tile_rows, assume_nonnegative(b.n * {parts.num_agents} - r0))\n    fill(b, tile, r0, m, thread)\n"
     source += "    cuda.syncthreads()\n    drain(b, tile, r0, m, thread, is_step)\n"
     return Kernel(generate_function("kernel", source, **scope), None, threads, GridSize(parts.num_agents, tile_rows))
@@ -191,9 +188,10 @@ def _item_kernel(parts: _KernelParts) -> Kernel:
 
 
 def _prologue_scope() -> dict[str, Any]:
-    """The names that PROLOGUE uses."""
+    """The names that PROLOGUE and `_shared_array` use."""
     return {
         "cuda": numba_cuda.cuda,
+        "numba_cuda": numba_cuda,
         "wait_for_previous": numba_cuda.wait_for_previous(),
         "assume_nonnegative": int if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().assume_nonnegative,
     }
@@ -204,11 +202,18 @@ def _example_work(part: Program | NeighborSearch) -> Work:
     return part.work(*(np.zeros((1,) * len(shape), dtype) for dtype, shape in part.arrays.values()))
 
 
+def _shared_array(name: str, shape: str, dtype: str, is_aligned: bool) -> str:
+    """The source of an array in shared memory; `shape` and `dtype` are source too."""
+    if numba_cuda.SIMULATED:
+        return f"numba_cuda.simulated_shared_array(cuda.shared, {name!r}, {shape}, {dtype})"
+    return f"cuda.shared.array({shape}, {dtype}{WORD_ALIGNMENT if is_aligned else ''})"
+
+
 def _shared_array_lines(arrays: WorkArrays, scope: dict[str, Any], aligned_arrays: frozenset[str] = frozenset()) -> str:
-    """Lines that allocate the arrays of `w` in shared memory; a line for each, by which the simulator identifies an array."""
+    """Lines that allocate the arrays of `w` in shared memory."""
     scope |= {f"t_{name}": dtype for name, (dtype, _) in arrays.items()}
     lines = [
-        f"    {name} = cuda.shared.array({shape}, t_{name}{WORD_ALIGNMENT if name in aligned_arrays else ''})\n"
+        f"    {name} = {_shared_array(name, str(shape), f't_{name}', name in aligned_arrays)}\n"
         for name, (_, shape) in arrays.items()
     ]
     if not numba_cuda.SIMULATED:

@@ -6,12 +6,12 @@ Kernels are compiled to LTO-IR, which `linker` links, and need neither a GPU nor
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import config
@@ -26,16 +26,22 @@ from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Sig
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
+_shared_arrays: WeakKeyDictionary[Any, dict[str, NDArray[Any]]] = WeakKeyDictionary()  # of simulated blocks
 
 
-def _shared_array(self: Any, shape: Any, dtype: DType) -> NDArray[Any]:
-    """A shared array of a simulated block, which the caller's file and line identify.
+def simulated_shared_array(shared: Any, name: str, shape: Any, dtype: DType) -> NDArray[Any]:
+    """Returns the shared array with a name of a simulated block.
 
-    Every thread requests the array, and all must receive the same one. The simulator's own method can switch threads between
-    the test whether the array exists and its creation; `setdefault` is atomic.
+    Every thread requests the array, and all must receive the same one. The simulator's own `cuda.shared.array` can switch
+    threads between the test whether the array exists and its creation; `setdefault` is atomic.
+
+    Args:
+        shared: the block's `cuda.shared`.
+        name: of the array, unique in the kernel.
+        shape: as for `numpy.empty`.
+        dtype: as for `numpy.empty`.
     """
-    caller = sys._getframe(1)
-    return self._allocations.setdefault((caller.f_code.co_filename, caller.f_lineno), np.empty(shape, dtype))
+    return _shared_arrays.setdefault(shared, {}).setdefault(name, np.empty(shape, dtype))
 
 
 def _import_cuda() -> NumbaModule:
@@ -48,11 +54,7 @@ def _import_cuda() -> NumbaModule:
             warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, for a timedelta64 that numba-cuda creates
             from numba import cuda
 
-            if SIMULATED:
-                from numba.cuda.simulator.kernelapi import FakeCUDAShared
-
-                FakeCUDAShared.array = _shared_array
-            else:
+            if not SIMULATED:
                 import numba.cuda.np.arrayobj  # noqa: F401  # it looks `row_stack` up
     finally:
         if is_missing:

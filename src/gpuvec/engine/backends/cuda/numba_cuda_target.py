@@ -37,6 +37,7 @@ from gpuvec.engine.compiler.counted_range import register_counted_range
 from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
+from gpuvec.engine.compiler.records import is_record, record_class
 from gpuvec.engine.compiler.types import NumbaType, Signature
 
 # The largest table in constant memory, of which a kernel has 64 KiB. It is fast where all threads of a warp read the same
@@ -55,7 +56,7 @@ class GpuLibrary(CUDACodeLibrary):  # type: ignore[misc]  # numba-cuda has no an
     def llvm_strs(self) -> list[str]:
         """The texts of this module and of those of all functions that it calls, each once."""
         unique_libraries: dict[Any, None] = {}
-        pending = list(self._linking_libraries)
+        pending = list(self._linking_libraries)  # `modules` would repeat a library for each chain of calls to it.
         while pending:
             library = pending.pop()
             if library not in unique_libraries:
@@ -67,12 +68,13 @@ class GpuLibrary(CUDACodeLibrary):  # type: ignore[misc]  # numba-cuda has no an
 class GpuCodegen(JITCUDACodegen):  # type: ignore[misc]  # numba-cuda has no annotations
     """numba-cuda's code generation with libraries of this target."""
 
-    _library_class = GpuLibrary
+    _library_class = GpuLibrary  # what `create_library` returns
 
 
 class GpuTypingContext(CUDATypingContext):  # type: ignore[misc]  # numba-cuda has no annotations
     """numba-cuda's typing context, with the same tables of functions and types."""
 
+    # The one place where numba-cuda looks up the type of an operator.
     _lookup_global = infer_operators_once(NUMBA_CUDA, CUDATypingContext._lookup_global)
 
     def __init__(self, base: CUDATypingContext) -> None:
@@ -80,6 +82,8 @@ class GpuTypingContext(CUDATypingContext):  # type: ignore[misc]  # numba-cuda h
 
     def resolve_value_type(self, value: Any) -> NumbaType:
         """Returns the Numba type of a Python value; that of a function compiled for any target is one of this target."""
+        if is_record(value):
+            return record_class(NUMBA_CUDA)(value)
         return super().resolve_value_type(gpu_dispatcher(value) if isinstance(value, Dispatcher | CUDADispatcher) else value)
 
 
@@ -89,7 +93,7 @@ class GpuTargetContext(CUDATargetContext):  # type: ignore[misc]  # numba-cuda h
     def __init__(self, base: CUDATargetContext, typing_context: GpuTypingContext) -> None:
         self.__dict__.update(base.__dict__)
         self.typing_context = typing_context
-        self._internal_codegen = GpuCodegen("gpuvec")
+        self._internal_codegen = GpuCodegen("gpuvec")  # what `codegen` returns
 
     def make_constant_array(self, builder: ir.IRBuilder, array_type: NumbaType, array: NDArray[Any]) -> ir.Value:
         """Returns an array as a string of bytes, one of more than `MAX_CONSTANT_BYTES` in the global memory of the kernel.
@@ -139,15 +143,14 @@ class GpuDispatcher(CUDADispatcher):  # type: ignore[misc]  # numba-cuda has no 
     def compile_device(self, args: tuple[NumbaType, ...], return_type: NumbaType | None = None) -> Any:
         """Compiles the function for arguments of these types, with the compute capability of its caller."""
         if args not in self.overloads:
-            with self._compiling_counter:
-                options = CUDAFlags()
-                options.inline = self.targetoptions.get("inline", "never")
-                if self.targetoptions.get("forceinline"):
-                    options.forceinline = True
-                if self.targetoptions.get("fastmath"):
-                    options.fastmath = True
-                options.compute_capability = ConfigStack.top_or_none().compute_capability
-                compiled = _compile(self.py_func, args, return_type, options, CUDACallConv)
+            options = CUDAFlags()
+            options.inline = self.targetoptions.get("inline", "never")
+            if self.targetoptions.get("forceinline"):
+                options.forceinline = True
+            if self.targetoptions.get("fastmath"):
+                options.fastmath = True
+            options.compute_capability = ConfigStack.top_or_none().compute_capability
+            compiled = _compile(self.py_func, args, return_type, options, CUDACallConv)
             self.overloads[args] = compiled
             self.targetctx.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
         return self.overloads[args]
@@ -230,7 +233,6 @@ def compile_for_gpu(
     library = compiled.library
     if c_name is None:
         kernel = library.get_function(compiled.fndesc.llvm_func_name)
-        library._entry_name = compiled.fndesc.llvm_func_name
         kernel_fixup(kernel, False)
         nvvm.set_launch_bounds(kernel, launch_bounds)
     return library.get_ltoir(cc=cc) if options.lto else library.get_asm_str(cc=cc)

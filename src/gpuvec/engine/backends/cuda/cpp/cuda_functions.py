@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.backends.cuda.cpp.definitions import find_definitions, refuse_shared_variables
 from gpuvec.engine.backends.cuda.cpp.header import header_text, wrapper_text
 from gpuvec.engine.backends.cuda.cpp.prototypes import (
     CHOICES,
@@ -27,12 +27,18 @@ from gpuvec.engine.backends.cuda.cpp.prototypes import (
     multi_agent_prototypes,
     single_agent_prototypes,
 )
-from gpuvec.engine.backends.cuda.cpp.source import AuthorSource, cuda_c_file, read_with_includes
+from gpuvec.engine.backends.cuda.cpp.source import (
+    AuthorSource,
+    cuda_c_file,
+    find_definitions,
+    read_with_includes,
+    refuse_shared_variables,
+)
 from gpuvec.engine.compiler.frozen import module_globals
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.compiler.types import DeviceFunction, DType
+from gpuvec.engine.layout.buffer_layout import KernelSpec, make_kernel_spec
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions
-from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.observations import NearestNeighbors, Observation
@@ -48,59 +54,57 @@ ExternCall = Callable[[str, Sequence[DType]], DeviceFunction]
 
 
 class CudaFunctions(NamedTuple):
-    """An environment for kernels, some of whose functions call C++, and the source that the kernels are linked with."""
+    """What kernels are compiled from if some functions call C++, and the source that the kernels are linked with."""
 
-    env: Any
+    spec: KernelSpec
     source: AuthorSource
 
 
 def substitute_cuda_functions(
-    env: Environment, options: KernelOptions, extern_call: ExternCall = numba_cuda.cuda_extern_call
-) -> tuple[Any, AuthorSource | None]:
-    """Returns the environment that kernels are composed of, and the source that they are linked with.
+    spec: KernelSpec, extern_call: ExternCall = numba_cuda.cuda_extern_call
+) -> tuple[KernelSpec, AuthorSource | None]:
+    """Returns what kernels are compiled from in place of `spec`, and the source that they are linked with.
 
     Args:
-        env: the author's environment, which is returned itself if `options` selects its Python functions.
-        options: what the kernels are compiled for.
+        spec: it has the author's environment, and is returned itself if its options select the functions in Python.
         extern_call: makes the intrinsics that call C++ on the device.
 
     Raises:
         AuthoringError: see `make_cuda_functions`.
     """
-    return make_cuda_functions(env, options.per_env, extern_call) if options.cuda_c else (env, None)
+    if not spec.options.cuda_c:
+        return spec, None
+    functions = make_cuda_functions(spec, extern_call)
+    return dataclasses.replace(functions.spec, options=spec.options, split=spec.split), functions.source
 
 
-def make_cuda_functions(
-    env: Environment, per_env: tuple[str, ...], extern_call: ExternCall = numba_cuda.cuda_extern_call
-) -> CudaFunctions:
-    """Replaces the functions of `env` that its CUDA C++ file defines.
+def make_cuda_functions(spec: KernelSpec, extern_call: ExternCall = numba_cuda.cuda_extern_call) -> CudaFunctions:
+    """Replaces the functions of an environment that its CUDA C++ file defines.
 
     Args:
-        env: the author's environment.
-        per_env: names of parameters that are stored for each env.
+        spec: it has the author's environment, and in its options the names of parameters that are stored for each env.
         extern_call: makes the intrinsics that call C++ on the device.
 
     Raises:
         AuthoringError: there is no file; it defines no function of the environment, or one that nothing calls; or it has a
             variable that all envs would share.
     """
-    return _make_cuda_functions(
-        frozen_environment(env), per_env, extern_call, tuple(read_with_includes(cuda_c_file(env)).items())
-    )
+    texts = tuple(read_with_includes(cuda_c_file(spec.env)).items())
+    # Kernels for other options share the functions.
+    options = KernelOptions(AutoresetMode.DISABLED, None, spec.options.per_env)
+    return _make_cuda_functions(KernelSpec(frozen_environment(spec.env), options, spec.schema), extern_call, texts)
 
 
 @lru_cache(maxsize=16)
-def _make_cuda_functions(
-    env: Environment, per_env: tuple[str, ...], extern_call: ExternCall, texts: tuple[tuple[Path, str], ...]
-) -> CudaFunctions:
+def _make_cuda_functions(spec: KernelSpec, extern_call: ExternCall, texts: tuple[tuple[Path, str], ...]) -> CudaFunctions:
     """As `make_cuda_functions`, for a frozen environment; `texts` are the author's file, and the files that it includes."""
-    schema = make_schema(env)
+    env, schema = spec.env, spec.schema
     for path, content in texts:
         refuse_shared_variables(path, content)
     file, text = texts[0]
     # C++ has no literal for a float that is not finite: the kernel passes its value.
     not_finite = (k for k, value in env.params._asdict().items() if isinstance(value, float) and not math.isfinite(value))
-    runtime_params = (*per_env, *env.reset_options, *not_finite)
+    runtime_params = (*spec.options.per_env, *env.reset_options, *not_finite)
     prototypes = _prototypes(env, schema)
     lines = find_definitions(file, text, {f.name for f in prototypes.values()}, module_globals(first_function(env.reset)))
     header = header_text(env, schema, runtime_params)
@@ -110,7 +114,8 @@ def _make_cuda_functions(
     callers = _CallerFactory(env, schema, runtime_params, extern_call)
     replacements = {author: callers.make(author, prototypes[author], symbol) for author, symbol in symbols.items()}
     functions = {symbol: (prototypes[author], lines[prototypes[author].name]) for author, symbol in symbols.items()}
-    return CudaFunctions(_replace_functions(env, replacements), AuthorSource(file, text, header, wrapper_text(file, functions)))
+    source = AuthorSource(file, text, header, wrapper_text(file, functions))
+    return CudaFunctions(make_kernel_spec(_replace_functions(env, replacements), spec.options), source)
 
 
 def _prototypes(env: Environment, schema: EnvSchema) -> dict[Callable[..., Any], Prototype]:
