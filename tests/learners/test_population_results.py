@@ -178,7 +178,7 @@ def test_agents_are_runs_with_their_own_seeds(tmp_path: Path) -> None:
 
 
 def test_agents_with_too_many_settings_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuvec.learners.population.results.population_history.MAX_CONFIGURATIONS", 2)
+    monkeypatch.setattr("gpuvec.learners.population.results.agent_runs.MAX_CONFIGURATIONS", 2)
     save_population(tmp_path, trained())
     histories, messages = read_histories([tmp_path], "return")
     assert histories == []

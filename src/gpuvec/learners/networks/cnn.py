@@ -30,8 +30,8 @@ def is_image(space: gym.Space[Any]) -> bool:
     return len(space.shape or ()) == 3
 
 
-class ImageConvolution(ConvolutionReLU):
-    """The convolution of both networks, with initial weights.
+def make_convolution(space: gym.Space[Any], weight_init: str, dtype: torch.dtype) -> ConvolutionReLU:
+    """Returns the convolution of both networks, with initial weights.
 
     Images of uint8 are converted to `dtype` where they are used. They are divided by 255 if the largest value of the space is
     255, and otherwise not scaled.
@@ -44,22 +44,15 @@ class ImageConvolution(ConvolutionReLU):
     Raises:
         ValueError: images of less than 3 rows or columns.
     """
-
-    def __init__(self, space: gym.Space[Any], weight_init: str, dtype: torch.dtype) -> None:
-        assert isinstance(space, gym.spaces.Box), "images are elements of a Box"
-        _, height, width = space.shape
-        if min(height, width) < KERNEL_SIZE:
-            raise ValueError(
-                f"the observation space is {space}; images must have at least {KERNEL_SIZE} rows and columns for the "
-                "convolution: give a body of your own."
-            )
-        super().__init__(space.shape, FILTERS, dtype, MAX_PIXEL if (space.high == MAX_PIXEL).all() else 1.0)
-        init_layer(self, HIDDEN_GAIN, weight_init)
-        self.features = FILTERS * (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Returns the features, (E, D), of images `input`, (E, C, H, W); other leading dimensions are kept."""
-        return super().forward(input.reshape(-1, *self.image_shape)).view(*input.shape[:-3], -1)
+    assert isinstance(space, gym.spaces.Box), "images are elements of a Box"
+    if min(space.shape[1:]) < KERNEL_SIZE:
+        raise ValueError(
+            f"the observation space is {space}; images must have at least {KERNEL_SIZE} rows and columns for the "
+            "convolution: give a body of your own."
+        )
+    layer = ConvolutionReLU(space.shape, FILTERS, dtype, MAX_PIXEL if (space.high == MAX_PIXEL).all() else 1.0)
+    init_layer(layer, HIDDEN_GAIN, weight_init)
+    return layer
 
 
 class SharedCNN(nn.Module):
@@ -87,7 +80,7 @@ class SharedCNN(nn.Module):
         precision: str = "tf32",
     ) -> None:
         super().__init__()
-        self.convolution = ImageConvolution(space, weight_init, PRECISIONS[precision])
+        self.convolution = make_convolution(space, weight_init, PRECISIONS[precision])
         if not hidden:
             raise ValueError("hidden must be sizes of at least one layer behind the convolution of an image, got ().")
         self.layers = SharedMLP(self.convolution.features, outputs, hidden, weight_init, activation, precision)
@@ -158,7 +151,7 @@ class AsymmetricCNN(nn.Module):
         precision: str = "tf32",
     ) -> None:
         super().__init__()
-        self.convolution = ImageConvolution(space, weight_init, PRECISIONS[precision])
+        self.convolution = make_convolution(space, weight_init, PRECISIONS[precision])
         features = self.convolution.features
         self.layers = SeparateMLP(features, outputs, hidden, weight_init, activation, precision, critic_features)
 

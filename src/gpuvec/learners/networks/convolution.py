@@ -45,8 +45,20 @@ class ConvolutionReLU(LinearReLU):
         self.dtype, self.divisor = dtype, divisor
         self.register_buffer("taps", find_taps(height, width) if height * width <= MAX_MATRIX_PIXELS else None, False)
 
+    @property
+    def features(self) -> int:
+        """F P, the number of results of an image."""
+        _, height, width = self.image_shape
+        return len(self.bias) * (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)
+
     def forward(self, input: Tensor) -> Tensor:
-        """Returns max(0, w * x + b), (R, F P), filter by filter, for images `input`, (R, C, H, W), divided by the divisor."""
+        """Returns max(0, w * x + b), (R, F P), filter by filter, for images `input`, (R, C, H, W), divided by the divisor.
+
+        Other leading dimensions are kept.
+        """
+        return self._convolve_rows(input.reshape(-1, *self.image_shape)).view(*input.shape[:-3], -1)
+
+    def _convolve_rows(self, input: Tensor) -> Tensor:
         if input.is_cuda and not torch.compiler.is_compiling():
             # Imported here because it imports the CUDA compiler, which a CPU does not need.
             from gpuvec.learners.networks.convolution_kernels import ConvolutionShape, ConvolveReLU, is_supported

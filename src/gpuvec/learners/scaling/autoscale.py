@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.memory_check import free_bytes, rollout_bytes
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import current_device
@@ -180,7 +179,7 @@ class _Search:
         if self._max_bytes is None:
             return num_envs
         with closing(make_training_env(shared_settings(self._policies), 1)) as env:
-            bytes_per_env = ROLLOUTS_IN_MEMORY * rollout_bytes(env, num_steps, action_mask_shape(env))
+            bytes_per_env = ROLLOUTS_IN_MEMORY * rollout_bytes(env, num_steps)
         while num_envs > shards and num_envs * bytes_per_env > self._max_bytes:
             num_envs = max(1, num_envs // shards // 2) * shards
         return num_envs
