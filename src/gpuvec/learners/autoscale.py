@@ -23,7 +23,6 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.engine.backends.host_memory import peak_resident_bytes, resident_bytes
 from gpuvec.errors import OutOfMemoryError
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.memory_check import free_bytes, rollout_bytes
 from gpuvec.learners.config.training_config import DDPGArgs, TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import current_device, torch_settings
@@ -171,7 +170,7 @@ class _Search:
         E = max(1, FIRST_NUM_ENVS[device.partition(":")[0]] // shards) * shards
         if self.max_bytes is not None:
             with closing(make_training_env(shared_settings(self.policies), 1)) as env:
-                bytes_per_env = ROLLOUTS_IN_MEMORY * rollout_bytes(env, T, action_mask_shape(env))
+                bytes_per_env = ROLLOUTS_IN_MEMORY * rollout_bytes(env, T)
             while shards < E and E * bytes_per_env > self.max_bytes:
                 E = max(1, E // shards // 2) * shards
         sizes = ((E << k, T) for k in range(MAX_NUM_ENVS.bit_length()) if E << k <= MAX_NUM_ENVS)

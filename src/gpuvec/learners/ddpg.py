@@ -84,7 +84,12 @@ class DDPG(Policy):
         self.critic_optimizer = Adam(self.critics.values(), critic_rate, eps=1e-8)
         components = len(self.network.half_range)
         self.action = torch.zeros(T, R, components, device=device)
-        self.replay = self._allocate_replay(components)
+        features, has_mask = rows.obs.shape[2], rows.mask is not None
+        # The last step before a rollout has the actions that are still pending.
+        max_steps = max(args.buffer_size // (R * self.shard.count), T + has_mask)
+        transition_bytes = (2 * features + components + 2) * FLOAT32_BYTES + has_mask
+        require_memory(device, max_steps * R * transition_bytes, f"a replay buffer of {max_steps * R:,} transitions")
+        self.replay = ReplayBuffer.allocate(max_steps, R, features, components, device, has_mask)
         self.episodes = EpisodeStatistics.initial(R, device)
         self.guard = Guard({"collect": ("a reward", "an action")}, LEARNED, device)
         self.noise = torch.zeros(R, components, device=device)
@@ -134,16 +139,6 @@ class DDPG(Policy):
             else:
                 actor, critics = actor_and_critics_of([body(*spaces) for _ in range(args.critics)])
         return DeterministicActorCritic(*spaces, actor, critics, args.normalize)
-
-    def _allocate_replay(self, components: int) -> ReplayBuffer:
-        rows, device = self.rows, self.args.device
-        T, R = rows.reward.shape
-        features, has_mask = rows.obs.shape[2], rows.mask is not None
-        # The last step before a rollout has the actions that are still pending.
-        max_steps = max(self.args.buffer_size // (R * self.shard.count), T + has_mask)
-        transition_bytes = (2 * features + components + 2) * FLOAT32_BYTES + has_mask
-        require_memory(device, max_steps * R * transition_bytes, f"a replay buffer of {max_steps * R:,} transitions")
-        return ReplayBuffer.allocate(max_steps, R, features, components, device, has_mask)
 
     def begin(self) -> None:
         """Updates the normaliser with the first observations."""

@@ -102,7 +102,9 @@ class Iterations:
         seconds, self._last_read_time = now - self._last_read_time, now
         learner.seconds += seconds
         progress = {"iteration": iteration, "steps": iteration * args.steps_per_iteration, "seconds": learner.seconds}
-        progress |= {"steps_per_second": args.steps_per_iteration / seconds, "gpu_memory": float(self._reserved_bytes())}
+        device = self._device
+        reserved = 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
+        progress |= {"steps_per_second": args.steps_per_iteration / seconds, "gpu_memory": float(reserved)}
         evaluation = self._evaluate(iteration)
         self.history.append({**progress, **metrics, **evaluation})
         self.is_solved = args.target_return is not None and evaluation[EVAL_RETURN] >= args.target_return
@@ -136,11 +138,6 @@ class Iterations:
         if self._evaluator is not None:
             self._evaluator.close()
             self._evaluator = None
-
-    def _reserved_bytes(self) -> int:
-        """Returns the bytes of the GPU that this process has reserved for arrays."""
-        device = self._device
-        return 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
 
 
 def reads_late(device: str) -> bool:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, args_to_dict
-from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
 from gpuvec.learners.config.training_config import TrainingArgs
@@ -32,7 +31,7 @@ from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint import FORMAT, learning_policies, require_same_policies, require_same_shards
 from gpuvec.learners.shards.reduce import Reduce, Shard
-from gpuvec.learners.stage_times import StageTimer, stage_clock, stage_name
+from gpuvec.learners.stage_times import CudaClock, HostClock, StageTimer, stage_name
 
 PolicyFactory = Callable[[PolicyContext], Policy]
 Opponent = Callable[..., Tensor]
@@ -72,9 +71,8 @@ class Learner:
         """Adds numbers of all shards of the training."""
         self.seconds = 0.0  # of training
         subject = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
-        mask_shape = action_mask_shape(env)
-        require_memory(args.device, rollout_bytes(env, args.num_steps, mask_shape), subject)
-        self.rollout = EnvRollout(env, args.num_steps, args.device, mask_shape)
+        require_memory(args.device, rollout_bytes(env, args.num_steps), subject)
+        self.rollout = EnvRollout(env, args.num_steps, args.device)
         num_agents, action_space = self.rollout.num_agents, env.single_action_space
         self.agents = {role: AgentSubset(None if role == ALL else env.roles[role], num_agents, role) for role in policies}
         self.policies = {role: make_policy(self._context(role)) for role, make_policy in policies.items()}
@@ -91,7 +89,7 @@ class Learner:
         self.on_action: Callable[[Any], None] | None = None
         """Called with the actions of each step before the environments take it, outside of fused rollouts; for recordings."""
         self._graphs: dict[Stage, CapturedGraph] | None = None
-        self.stage_timer = StageTimer(stage_clock(args.device))
+        self.stage_timer = StageTimer(HostClock() if args.device == "cpu" else CudaClock(args.device))
 
     def _zero_actions(self, space: gym.Space[Any]) -> Tensor:
         dtype = torch.float32 if space.dtype is not None and space.dtype.kind == "f" else torch.int64

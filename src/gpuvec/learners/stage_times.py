@@ -152,15 +152,6 @@ class StageTimer:
         return True
 
 
-def stage_clock(device: str) -> StageClock:
-    """Returns the clock of a device.
-
-    Args:
-        device: "cpu" or "cuda:<index>".
-    """
-    return HostClock() if device == "cpu" else CudaClock(device)
-
-
 def stage_name(stage: Callable[[], object]) -> str:
     """Returns the name of a stage, which its variants share.
 

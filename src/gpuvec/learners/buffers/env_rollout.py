@@ -1,7 +1,7 @@
 """A rollout of a vector environment, and the rows of it that belong to the agents of one policy.
 
-Letters: T steps, E environments, A agents, D observation features, N actions, R rows. A row is an agent of a policy, or an
-environment of one agent; rows are sorted by environment.
+Letters: T steps, E environments, A agents, D observation features, R rows, N actions, or values of all components of a
+MultiDiscrete action. A row is an agent of a policy, or an environment of one agent; rows are sorted by environment.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.buffers.action_mask import require_action_mask
-from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent, map_roles
+from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent, map_roles, spaces_of_agent
 from gpuvec.learners.networks.actor_critic import obs_dtype
 from gpuvec.vector.reset_arguments import RowStreams
 from gpuvec.vector.wrappers.flatten_agents import per_agent_results
@@ -129,18 +129,20 @@ class EnvRollout:
         env: the environment.
         num_steps: T.
         device: "cpu" or "cuda:<index>".
-        mask_shape: the result of `action_mask_shape(env)`.
 
     Attributes:
         obs, final_obs, action_mask: tensors, or dicts of tensors by role if roles have spaces of their own.
+
+    Raises:
+        ValueError: masks for an action space that has none.
     """
 
     obs: Any
     final_obs: Any
     action_mask: Any
 
-    def __init__(self, env: TrainingEnv, num_steps: int, device: str, mask_shape: Any = None) -> None:
-        self.env, self.num_steps, self._mask_shape = env, num_steps, mask_shape
+    def __init__(self, env: TrainingEnv, num_steps: int, device: str) -> None:
+        self.env, self.num_steps, self._mask_shape = env, num_steps, action_mask_shape(env)
         self.num_agents: int | None = env.unwrapped.num_agents if is_multi_agent(env) else None
         E, per_agent = env.num_envs, (env.num_envs, *(() if self.num_agents is None else (self.num_agents,)))
 
@@ -168,9 +170,9 @@ class EnvRollout:
             # Whether the episode of an agent continues after the last step, so that rewards belong to an action before it.
             self.episode_continues = zeros(*per_agent, dtype=torch.bool, steps=1)[0]
         self.action_mask = None
-        if mask_shape is not None:
+        if self._mask_shape is not None:
             self.action_mask = map_roles(
-                lambda shape: zeros(E, *shape, dtype=torch.bool, steps=num_steps + 1).fill_(True), mask_shape
+                lambda shape: zeros(E, *shape, dtype=torch.bool, steps=num_steps + 1).fill_(True), self._mask_shape
             )
             outputs["action_mask"] = map_roles(lambda x: x[1:], self.action_mask)
         # The metrics of an environment, defined where an episode ended.
@@ -215,7 +217,7 @@ class EnvRollout:
             first_env: the number of the first environment, on which the random numbers that it draws depend.
 
         Raises:
-            ValueError, TypeError: the environment has other action masks than `mask_shape`.
+            ValueError, TypeError: the environment has other action masks than it declares.
         """
         E = self.env.num_envs
         obs, infos = self.env.reset(seed=RowStreams([seed] * E, range(first_env, first_env + E)) if first_env else seed)
@@ -333,3 +335,53 @@ def steps_in_episode(mask: Tensor, done: Tensor, continues: Tensor) -> Tensor:
     last_end = torch.zeros_like(last_action)
     last_end[1:] = (done[:-1] * steps[:-1]).cummax(0).values
     return last_action > last_end
+
+
+def action_mask_shape(env: TrainingEnv) -> Any:
+    """Returns the shape of the action masks that an environment declares, (N,) or (A, N); None for one without masks.
+
+    If spaces are by role it is {role: (n, N)}, for the roles that have masks.
+
+    Args:
+        env: the environment.
+
+    Raises:
+        ValueError: masks for an action space that has none.
+    """
+    shapes = env.action_mask_shape
+    for role in shapes if isinstance(shapes, Mapping) else [ALL] if shapes is not None else []:
+        _, space = spaces_of_agent(env, role)
+        if isinstance(space, gym.spaces.Box):
+            raise ValueError(
+                f"the environment has an action mask, and its actions are {space}; only discrete actions have one."
+            )
+    return shapes
+
+
+def require_action_mask(infos: Mapping[str, Any], num_envs: int, shape: Any) -> None:
+    """Checks that the infos of a reset have the action masks that the environment declares.
+
+    Args:
+        infos: of the reset.
+        num_envs: E.
+        shape: the result of `action_mask_shape`.
+
+    Raises:
+        ValueError: no masks, masks of another shape, or masks that the environment does not declare.
+        TypeError: masks that are not bool.
+    """
+    masks = infos.get("action_mask")
+    if (masks is None) != (shape is None):
+        has, declared = ("has none" if masks is None else "has masks"), ("none" if shape is None else f"{shape}")
+        raise ValueError(
+            f"infos {has} of actions, and action_mask_shape of the environment is {declared}: a wrapper that adds or removes "
+            "action masks must have this attribute, (N,) or (A, N), or None without masks."
+        )
+    if masks is None:
+        return
+    pairs = [(masks[role], shape[role]) for role in shape] if isinstance(shape, Mapping) else [(masks, shape)]
+    for mask, expected in pairs:
+        if tuple(mask.shape) != (num_envs, *expected):
+            raise ValueError(f"infos['action_mask'] has shape {tuple(mask.shape)}; it must have shape {(num_envs, *expected)}.")
+        if mask.dtype != torch.bool:
+            raise TypeError(f"infos['action_mask'] must be bool, got {mask.dtype}.")

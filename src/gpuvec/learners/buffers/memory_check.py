@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import gymnasium as gym
 import torch
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import OutOfMemoryError
+from gpuvec.learners.buffers.env_rollout import action_mask_shape
 from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent
 from gpuvec.learners.networks.actor_critic import obs_dtype
 
 FLOAT32_BYTES = 4
 
 
-def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: Any = None) -> int:
+def rollout_bytes(env: TrainingEnv, num_steps: int) -> int:
     """Returns the bytes of a rollout of all environments, as `EnvRollout` stores it.
 
     Args:
         env: the environment.
         num_steps: T.
-        mask_shape: the result of `action_mask_shape(env)`.
+
+    Raises:
+        ValueError: masks for an action space that has none.
     """
-    space, has_agents = env.single_observation_space, is_multi_agent(env)
+    space, has_agents, mask_shape = env.single_observation_space, is_multi_agent(env), action_mask_shape(env)
     agents = env.unwrapped.num_agents if has_agents else 1
     spaces = space.values() if isinstance(space, gym.spaces.Dict) else [space]
     observations = (2 * num_steps + 1) * sum(math.prod(part.shape or ()) * obs_dtype(part).itemsize for part in spaces)

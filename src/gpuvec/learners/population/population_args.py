@@ -83,7 +83,8 @@ class PopulationArgs:
             raise ValueError(f"{unknown[0]} cannot differ between agents; {', '.join(AGENT_SETTINGS)} can.")
         if both := sorted(set(self.params) & set(self.base.params)):
             raise ValueError(f"the parameter {both[0]} is in base.params, and in params for each agent: give it once.")
-        object.__setattr__(self, "seeds", tuple(self.seeds) or self._default_seeds())
+        first = self.base.seed
+        object.__setattr__(self, "seeds", tuple(self.seeds) or tuple(range(first, first + self.num_agents)))
         object.__setattr__(self, "settings", {name: _floats(name, column) for name, column in self.settings.items()})
         object.__setattr__(self, "params", {name: tuple(column) for name, column in self.params.items()})
         for name, column in {"seeds": self.seeds, **self.settings, **self.params}.items():
@@ -93,9 +94,6 @@ class PopulationArgs:
                 )
         for name, column in {"seed": self.seeds, **self.settings}.items():
             self._require_range(name, column)
-
-    def _default_seeds(self) -> tuple[int, ...]:
-        return tuple(range(self.base.seed, self.base.seed + self.num_agents))
 
     def _require_range(self, name: str, column: Sequence[float]) -> None:
         """Raises ValueError with the first agent whose value of a setting is out of its range.

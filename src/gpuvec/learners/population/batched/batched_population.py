@@ -163,10 +163,6 @@ class BatchedPopulation:
         """Returns the rows (T, R, ...) of a rollout as samples (P, T * E, ...)."""
         return x.view(len(x), -1, self._num_envs, *x.shape[2:]).transpose(0, 1).flatten(1, 2)
 
-    def _by_row(self, x: Tensor) -> Tensor:
-        """Returns samples (P, T * E) as rows (T, R); the inverse of `_by_agent`."""
-        return x.view(len(x), -1, self._num_envs).transpose(0, 1).flatten(1, 2)
-
     @torch.no_grad()
     def _collect(self) -> None:
         """Runs T steps of each environment."""
@@ -186,7 +182,8 @@ class BatchedPopulation:
     def _estimate(self) -> tuple[Tensor, Tensor]:
         """Computes advantages and targets, (T, R), and writes the metrics of the episodes."""
         rows, settings = self._rows, self.state.settings
-        self._value.copy_(self._by_row(self._networks.values(self._normalized(self._by_agent(rows.obs)))))
+        value = self._networks.values(self._normalized(self._by_agent(rows.obs)))  # (P, T * E)
+        self._value.copy_(value.view(len(value), -1, self._num_envs).transpose(0, 1).flatten(1, 2))
         compute_final_values(
             lambda obs: self._networks.values(self._normalized(obs.unflatten(0, (-1, self._num_envs)))).flatten(),
             rows.final_obs, rows.ended & ~rows.terminated, self._rollout.max_truncations, self._final_value,
