@@ -184,13 +184,13 @@ def test_of_two_trainings_that_begin_a_folder_the_second_changes_nothing(is_runn
     path = tmp_path / "run"
     config = {"all": resolve_args(ARGS, "cpu")}
     with ExitStack() as stack:
-        second = stack.enter_context(record_run(path, config, {}, None, 2, Sharding(), Processes()))
+        second, _ = stack.enter_context(record_run(path, config, {}, None, 2, Sharding(), Processes()))
         train(ARGS, run_folder=path)
         if is_running:
             stack.enter_context(RunFolder(path)).lock()
         before = contents(path)
         with pytest.raises(RunInUseError, match=r"run is in use" if is_running else r"another training began a run in .*run"):
-            second.recorder.open()
+            second.open()
     assert contents(path) == before
 
 
