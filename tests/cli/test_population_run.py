@@ -60,6 +60,8 @@ def test_it_resumes_where_it_ended(tmp_path: Path, capsys: pytest.CaptureFixture
     assert re.search(r"gpuvec/CartPole-v1 +population +5 agents +3/3 +5\.0 .* complete", capsys.readouterr().out)
     assert main(["resume", str(path)]) == 1
     assert "is complete, with 3 iterations: give a larger --total-steps" in capsys.readouterr().err
+    assert main(["sweep", "--resume", str(path)]) == 1
+    assert "is not the folder of a search: it has no sweep.json" in capsys.readouterr().err
     assert main(["resume", str(path), "--total-steps", "240"]) == 0
     assert load_population(path).history.steps.tolist() == [48, 96, 144, 192, 240]
     assert re.search(r"best-1__ppo__\d", capsys.readouterr().out)
@@ -166,7 +168,9 @@ def test_a_sweep_that_is_interrupted_continues_with_the_same_result(
     assert (path / "trials.npz").read_bytes() == (whole / "trials.npz").read_bytes()
     assert main(["sweep", "--resume", str(path)]) == 1
     assert main(["sweep", "--resume", str(tmp_path)]) == 1
+    assert main(["resume", str(path), "--total-steps", "960"]) == 1
     errors = capsys.readouterr().err
+    assert "is of a search, whose parts depend on the number of steps: give no --total-steps." in errors
     assert "is complete: start another search" in errors
     assert "is not the folder of a search: it has no sweep.json" in errors
 

@@ -140,9 +140,7 @@ def train(
             return policies
 
         print_lines(f"restarted  {interrupted.path} continues")
-        return continue_run(
-            interrupted.path, settings_of_run, sharding.deterministic_shards, options, token=interrupted.token
-        )  # fmt: skip
+        return continue_run(interrupted.path, settings_of_run, sharding.deterministic_shards, options, interrupted.token)
     if (launch := read_launch()) is not None and launch.restarts:
         print_lines("restarted  no run of this job has a checkpoint: the training begins again")
     policies = chosen_policies(settings, algorithm, sharding)
