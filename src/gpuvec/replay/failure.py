@@ -44,9 +44,9 @@ def make_scene(recording: FaultRecording) -> Scene:
     Args:
         recording: the last states of the row that broke.
     """
-    agent, env = recording.agent, recording.episode.env
+    agent = recording.agent
     # The frames are of several episodes and have numbers that are not finite, for which the words of an author are not meant.
-    episode = recording.episode._replace(env=dataclasses.replace(env, events=None))
+    episode = recording.episode._replace(env=dataclasses.replace(recording.episode.env, events=None))
     own_events = {(event.frame, event.text) for event in episode_events(episode)}
     faults = [Event(frame, "not_finite", f"{quantity} is not finite", [agent]) for frame, quantity in recording.faults]
     faults = [event for event in faults if (event.frame, event.text) not in own_events]

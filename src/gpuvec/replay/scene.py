@@ -158,11 +158,11 @@ def encode_scene(scene: Scene, tracks: TrackWriter) -> dict[str, Any]:
     Raises:
         ReplayError: the environment's pictures cannot be shown, or the episode has no step.
     """
-    episode, env = scene.episode, scene.episode.env
+    episode = scene.episode
     num_steps = len(episode.rewards)
     if num_steps == 0:
         raise ReplayError("an episode of a replay must have at least one step.")
-    drawing = encode_drawing(draw_frames(episode), tracks) if env.draw else None
+    drawing = encode_drawing(draw_frames(episode), tracks) if episode.env.draw else None
     return {
         "title": scene.title or episode.name,
         "env": episode.name,
@@ -170,7 +170,7 @@ def encode_scene(scene: Scene, tracks: TrackWriter) -> dict[str, Any]:
         "seed": episode.seed,
         "row": episode.row,
         "num_frames": num_steps + 1,
-        "fps": env.render_fps,
+        "fps": episode.env.render_fps,
         **(drawing or {"width": 0, "height": 0, "palette": [], "layout": None, "layouts": [], "agents": None}),
         "rewards": encode_rewards(np.asarray(episode.rewards, np.float32).reshape(num_steps, -1), tracks),
         "state": {} if drawing else _encode_curves(episode, tracks),

@@ -341,11 +341,11 @@ class Game:
 
     def _random_action(self, mask: NDArray[np.bool_] | None) -> Any:
         """Draws an action of an agent, of those that its mask allows, with equal probabilities."""
-        space, rng = self._space, self._rng
+        space = self._space
         if isinstance(space, gym.spaces.Box):
-            return rng.uniform(space.low, space.high).astype(np.float32)
+            return self._rng.uniform(space.low, space.high).astype(np.float32)
         masks = np.split(np.ones(sum(self._sizes), bool) if mask is None else mask, np.cumsum(self._sizes)[:-1])
-        choices = np.array([rng.choice(np.flatnonzero(allowed)) for allowed in masks])
+        choices = np.array([self._rng.choice(np.flatnonzero(allowed)) for allowed in masks])
         return choices[0] + space.start if isinstance(space, gym.spaces.Discrete) else choices + space.start
 
     def _mask_index(self, component: int, value: float) -> int:
