@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not numba_cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it"),
 ]
 
-numba_cuda = numba_cuda.cuda  # The simulator replaces this global of a kernel.
+cuda = numba_cuda.cuda  # The simulator replaces this global of a kernel.
 MODES = ["NextStep", "SameStep", "Disabled"]
 # Every environment runs in every mode, with different numbers of blocks.
 SIZES = dict(zip(SINGLE_AGENT, itertools.cycle((65, 33, 32, 31, 1)), strict=False))
@@ -178,13 +178,13 @@ def test_concurrent_threads_share_one_array(monkeypatch):
     monkeypatch.undo()  # the fixture `shuffled_threads`, with which only one thread runs at a time
     array_ids = []
 
-    @numba_cuda.jit
+    @cuda.jit
     def kernel(out):
-        shared = numba_cuda.shared.array((16,), np.int32)
-        shared[numba_cuda.threadIdx.x] = 1
+        shared = numba_cuda.simulated_shared_array(cuda.shared, "values", (16,), np.int32)
+        shared[cuda.threadIdx.x] = 1
         array_ids.append(id(shared))
-        numba_cuda.syncthreads()
-        out[numba_cuda.threadIdx.x] = shared.sum()
+        cuda.syncthreads()
+        out[cuda.threadIdx.x] = shared.sum()
 
     def slow_empty(*args, empty=np.empty, **kwargs):
         time.sleep(0.01)
@@ -201,13 +201,13 @@ def test_concurrent_threads_share_one_array(monkeypatch):
 def test_a_missing_barrier_changes_results():
     """Each thread reads what another one writes, a lower or a higher one, and some of each kind run before it."""
 
-    @numba_cuda.jit
+    @cuda.jit
     def kernel(out, has_barrier):
-        shared = numba_cuda.shared.array((16,), np.int32)
-        thread = numba_cuda.threadIdx.x
+        shared = numba_cuda.simulated_shared_array(cuda.shared, "values", (16,), np.int32)
+        thread = cuda.threadIdx.x
         shared[thread] = thread
         if has_barrier:
-            numba_cuda.syncthreads()
+            cuda.syncthreads()
         out[thread] = shared[15 - thread]
 
     out = np.zeros((2, 16), np.int32)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from gpuvec.engine.compiler.llvm import INT32, INT64, load_evict_first, to_int32
+from gpuvec.engine.compiler.llvm import INT32, INT64, Args, Builder, load_evict_first, to_int32
 from gpuvec.engine.compiler.numba_api import NumbaApi
 from gpuvec.engine.compiler.static_arrays import element_address
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaType, Signature, TargetContext, TypingContext
@@ -328,10 +328,10 @@ def make_block_copies(numba: NumbaApi) -> Callable[[tuple[BlockCopy, ...], CopyL
                 store_sigs[work, store] = typingctx.resolve_function_type(store, arguments, {})
             return numba.types.void(batch, work, first_env, num_envs, thread, store)
 
-        def emit(_: NumbaApi, context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> None:
+        def codegen(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
             store_sig = store_sigs.get((sig.args[1], sig.args[-1]))
             CopyEmitter(numba, context, builder, sig, args, launch, store_sig).emit_block(copies)
 
-        return numba.intrinsic("copy_words", copy_type, emit)
+        return numba.intrinsic("copy_words", copy_type, codegen)
 
     return block_copies

@@ -102,7 +102,7 @@ def _register_constructor(numba: NumbaApi) -> None:
         struct.start = bounds[0] if len(bounds) > 1 else context.get_constant(dtype, 0)
         struct.stop = bounds[1] if len(bounds) > 1 else bounds[0]
         struct.step = bounds[2] if len(bounds) > 2 else context.get_constant(dtype, 1)
-        return struct._getvalue()
+        return struct._getvalue()  # as in the examples of Numba's documentation for extensions
 
 
 def _is_less(builder: ir.IRBuilder, dtype: NumbaType, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -117,7 +117,7 @@ def _register_iteration(numba: NumbaApi, range_type: NumbaType, iterator_type: N
         bounds = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
         iterator = cgutils.create_struct_proxy(sig.return_type)(context, builder)
         iterator.value, iterator.stop = cgutils.alloca_once_value(builder, bounds.start), bounds.stop
-        return iterator._getvalue()
+        return iterator._getvalue()  # as above
 
     @extending.lower_builtin("iternext", iterator_type)
     @imputils.iternext_impl(imputils.RefType.UNTRACKED)

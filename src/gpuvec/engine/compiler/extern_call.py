@@ -27,7 +27,7 @@ def extern_c_call(numba: NumbaApi, symbol: str, returns: Sequence[NumbaType]) ->
     types, cgutils = numba.types, numba.cgutils
     member_types = {types.float32: FLOAT, types.int32: INT32, types.uint32: INT32, types.boolean: INT8}
 
-    def emit(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    def codegen(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
         typed_groups = zip(sig.args[0].types, cgutils.unpack_tuple(builder, args[0]), strict=True)
         arguments = [_argument(numba, context, builder, group_type, group) for group_type, group in typed_groups]
         results = _allocate_struct(numba, builder, [member_types[result_type] for result_type in returns])
@@ -40,7 +40,7 @@ def extern_c_call(numba: NumbaApi, symbol: str, returns: Sequence[NumbaType]) ->
             result_values.append(builder.icmp_unsigned("!=", value, INT8(0)) if result_type == types.boolean else value)
         return context.make_tuple(builder, sig.return_type, result_values)
 
-    return numba.intrinsic("call", lambda _, groups: types.Tuple(returns)(groups), emit)
+    return numba.intrinsic("call", lambda _, groups: types.Tuple(returns)(groups), codegen)
 
 
 def _allocate_struct(numba: NumbaApi, builder: Builder, member_types: Sequence[ir.Type]) -> ir.Value:

@@ -42,21 +42,21 @@ class NumbaApi(NamedTuple):
         """The data models of types, which numba-cuda has in another module than Numba."""
         return cast(NumbaModule, getattr(self.extending, "core_models", self.extending.models))
 
-    def intrinsic(self, name: str, signature: Callable[..., Signature], emit: Callable[..., Any]) -> DeviceFunction:
+    def intrinsic(self, name: str, signature: Callable[..., Signature], codegen: Callable[..., Any]) -> DeviceFunction:
         """Declares an intrinsic.
 
         Args:
             name: for messages.
             signature: takes a typing context and the Numba types of the arguments; returns the signature of a call, None if
                 there is none.
-            emit: `emit(numba, context, builder, sig, args)` emits the instructions of a call and returns its result: `numba`
-                is this object, `context` a target context, `args` are LLVM values.
+            codegen: `codegen(numba, context, builder, sig, args)` emits the instructions of a call and returns its result:
+                `numba` is this object, `context` a target context, `args` are LLVM values.
         """
 
         @wraps(signature)  # Numba reads the names of the parameters.
         def definition(typingctx: TypingContext, *argument_types: NumbaType) -> Intrinsic | None:
             call = signature(typingctx, *argument_types)
-            return None if call is None else (call, partial(emit, self))
+            return None if call is None else (call, partial(codegen, self))
 
         definition.__name__ = name
         intrinsic: DeviceFunction = self.extending.intrinsic(definition)

@@ -18,10 +18,10 @@ from numba.core.compiler import Compiler
 from numba.core.cpu import CPUContext
 from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
 
+from gpuvec.engine.compiler.function_objects import function_object_class, is_function_object
 from gpuvec.engine.compiler.llvm_passes import run_passes
 from gpuvec.engine.compiler.numba_api import cpu_numba
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
-from gpuvec.engine.compiler.records import is_record, record_class
 from gpuvec.engine.compiler.types import NumbaType
 
 
@@ -125,7 +125,7 @@ class LLVMTypingContext(typing.Context):  # type: ignore[misc]  # Numba has no t
 
     def resolve_value_type(self, value: Any) -> NumbaType:
         """Returns the Numba type of a Python value that a function refers to."""
-        return record_class(cpu_numba())(value) if is_record(value) else super().resolve_value_type(value)
+        return function_object_class(cpu_numba())(value) if is_function_object(value) else super().resolve_value_type(value)
 
 
 class LLVMTarget(CPUTarget):  # type: ignore[misc]  # Numba has no types

@@ -98,7 +98,7 @@ def to_numba_array(context: TargetContext, builder: ir.IRBuilder, array_type: Nu
     members = {"data": array, "itemsize": INT64(itemsize), "meminfo": None}
     members |= {name: list(map(INT64, numbers)) for name, numbers in (("shape", array_type.shape), ("strides", strides))}
     context.populate_array(numba_array, **members)
-    return numba_array._getvalue()
+    return numba_array._getvalue()  # as in the examples of Numba's documentation for extensions
 
 
 def _steps(shape: tuple[int, ...]) -> list[int]:

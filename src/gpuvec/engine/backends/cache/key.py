@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpuvec.engine.compiler.frozen import Content, Freezer
 from gpuvec.engine.compiler.types import EnvParams
+from gpuvec.engine.layout.buffer_layout import KernelSpec, make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.metric_kinds import metric_kinds
 from gpuvec.errors import AuthoringError
@@ -93,6 +94,13 @@ def frozen_environment(env: E) -> E:
         frozen = _environments.setdefault((content.digest, _hashable(content.origin)), frozen)
     _contents[frozen] = content
     return frozen
+
+
+def frozen_spec(spec: KernelSpec) -> KernelSpec:
+    """Returns the spec of the frozen environment, which is `spec` itself if its environment is frozen."""
+    env = frozen_environment(spec.env)
+    # The schema has functions of the environment, too.
+    return spec if env is spec.env else make_kernel_spec(env, spec.options, spec.split)
 
 
 def detached_environment(env: E) -> E:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
+from gpuvec.engine.backends.cache.key import fingerprint, frozen_spec
 from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, target_description
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
@@ -88,7 +87,7 @@ class CpuKernels:
     blocks = 1
 
     def __init__(self, spec: KernelSpec, num_envs: int) -> None:
-        self.spec, self._num_envs = replace(spec, env=frozen_environment(spec.env)), num_envs
+        self.spec, self._num_envs = frozen_spec(spec), num_envs
         agents = spec.schema.num_agents
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.num_threads = max(1, min(cores, num_envs * agents // AGENTS_PER_THREAD, num_envs))

@@ -39,13 +39,13 @@ def make_wait_for_previous(numba: NumbaApi, compute_capability: Callable[[], tup
         compute_capability: returns the compute capability that is compiled for.
     """
 
-    def emit(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    def codegen(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
         function = ir.FunctionType(ir.VoidType(), [])
         for instruction in (LAUNCH_DEPENDENTS, WAIT) if is_supported(compute_capability()) else ():
             # The memory clobber keeps the compiler from moving memory accesses across the instruction.
             builder.call(ir.InlineAsm(function, instruction, "~{memory}", side_effect=True), [])
 
-    return numba.intrinsic("wait_for_previous", lambda _: numba.types.void(), emit)
+    return numba.intrinsic("wait_for_previous", lambda _: numba.types.void(), codegen)
 
 
 def driver_launch_config(grid: tuple[int, ...], threads: int, shared_bytes: int = 0, *, dependent: bool) -> Any:

@@ -22,7 +22,7 @@ from types import FunctionType
 
 import numpy as np
 
-from gpuvec.engine.backends.cache.key import frozen_environment
+from gpuvec.engine.backends.cache.key import frozen_spec
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.binary import GridSize
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
@@ -53,7 +53,7 @@ def make_kernels(spec: KernelSpec, launch_config: LaunchConfig | None, is_step: 
     """
     if launch_config is None:
         launch_config = SingleAgentLaunch(WARP_SIZE if numba_cuda.SIMULATED else THREADS_PER_BLOCK)
-    spec = replace(spec, env=frozen_environment(spec.env), split=launch_config.split)
+    spec = replace(frozen_spec(spec), split=launch_config.split)
     if numba_cuda.SIMULATED:
         signature = None
     else:
@@ -79,7 +79,7 @@ def make_rollout_kernel(spec: KernelSpec, policy: Policy, launch_config: LaunchC
     """
     assert isinstance(spec.env, SingleAgentEnv), "a MultiAgentEnv has no rollouts"
     assert isinstance(launch_config, SingleAgentLaunch), "of a SingleAgentEnv"
-    spec = replace(spec, env=frozen_environment(spec.env))
+    spec = frozen_spec(spec)
     policy = frozen_function(policy) if isinstance(policy, FunctionType) else policy
     signature = (
         None if numba_cuda.SIMULATED else numba_cuda.kernel_signature(spec.batch, RolloutRequest, ROLLOUT_REQUEST_DTYPES)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
+from gpuvec.engine.backends.cache.key import fingerprint, frozen_spec
 from gpuvec.engine.backends.cache.store import load_or_start
 from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.backends.cuda.binary import Cubin
@@ -167,7 +167,7 @@ class CudaKernels:
         self._num_envs, self._device = num_envs, device
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
         self._launch_config = make_launch_config(spec.schema, num_envs)
-        self.spec = replace(spec, env=frozen_environment(spec.env), split=self._launch_config.split)
+        self.spec = replace(frozen_spec(spec), split=self._launch_config.split)
         self.blocks = -(-num_envs // self._launch_config.envs_per_block)
 
     def reset(self, options: KernelOptions) -> ResetLauncher:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
+from gpuvec.engine.backends.cache.key import fingerprint, frozen_spec
 from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
@@ -41,7 +40,7 @@ def link_env_functions(spec: KernelSpec, cc: tuple[int, int], has_shared_envs: b
             of the lanes whose rows are in the same sector of memory, which is for lanes of successive envs.
     """
     source = source_text(spec.env, spec.options.cuda_c)
-    return _load_or_compile_functions(replace(spec, env=frozen_environment(spec.env)), cc, has_shared_envs, source)
+    return _load_or_compile_functions(frozen_spec(spec), cc, has_shared_envs, source)
 
 
 @lru_cache(maxsize=8)

@@ -34,10 +34,10 @@ from numba.cuda.typing import templates
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.counted_range import register_counted_range
+from gpuvec.engine.compiler.function_objects import function_object_class, is_function_object
 from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.operator_signatures import infer_operators_once
-from gpuvec.engine.compiler.records import is_record, record_class
 from gpuvec.engine.compiler.types import NumbaType, Signature
 
 # The largest table in constant memory, of which a kernel has 64 KiB. It is fast where all threads of a warp read the same
@@ -62,6 +62,7 @@ class GpuLibrary(CUDACodeLibrary):  # type: ignore[misc]  # numba-cuda has no an
             if library not in unique_libraries:
                 unique_libraries[library] = None
                 pending += getattr(library, "_linking_libraries", ())  # Libraries of external code have none.
+        # Public is the list of all modules alone.
         return [str(library._module) for library in (self, *unique_libraries) if hasattr(library, "_module")]
 
 
@@ -82,8 +83,8 @@ class GpuTypingContext(CUDATypingContext):  # type: ignore[misc]  # numba-cuda h
 
     def resolve_value_type(self, value: Any) -> NumbaType:
         """Returns the Numba type of a Python value; that of a function compiled for any target is one of this target."""
-        if is_record(value):
-            return record_class(NUMBA_CUDA)(value)
+        if is_function_object(value):
+            return function_object_class(NUMBA_CUDA)(value)
         return super().resolve_value_type(gpu_dispatcher(value) if isinstance(value, Dispatcher | CUDADispatcher) else value)
 
 
@@ -114,7 +115,7 @@ class GpuTargetContext(CUDATargetContext):  # type: ignore[misc]  # numba-cuda h
         data = builder.bitcast(address, result.data.type)
         itemsize = self.get_constant(types.intp, array.itemsize)
         self.populate_array(result, data=data, shape=shape, strides=strides, itemsize=itemsize, parent=None, meminfo=None)
-        return result._getvalue()
+        return result._getvalue()  # as in the examples of Numba's documentation for extensions
 
 
 class GpuTarget(CUDATarget):  # type: ignore[misc]  # numba-cuda has no annotations

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.backends.cache.key import frozen_environment
+from gpuvec.engine.backends.cache.key import frozen_spec
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.header import header_text, wrapper_text
 from gpuvec.engine.backends.cuda.cpp.prototypes import (
@@ -92,7 +92,7 @@ def make_cuda_functions(spec: KernelSpec, extern_call: ExternCall = numba_cuda.c
     texts = tuple(read_with_includes(cuda_c_file(spec.env)).items())
     # Kernels for other options share the functions.
     options = KernelOptions(AutoresetMode.DISABLED, None, spec.options.per_env)
-    return _make_cuda_functions(KernelSpec(frozen_environment(spec.env), options, spec.schema), extern_call, texts)
+    return _make_cuda_functions(frozen_spec(spec.with_options(options)), extern_call, texts)
 
 
 @lru_cache(maxsize=16)
