@@ -15,8 +15,7 @@ from tests.support.signal_env import ENV, watcher_allowed
 from tests.support.vector_envs import make_envs, play_with_reference
 
 from gpuvec import Ints, Observation, VectorEnv, each
-from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.masked_components import has_action_masks
+from gpuvec.engine.layout.declared_schema import has_action_masks, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.errors import ActionError, AuthoringError, StateError
 from gpuvec.random import Key

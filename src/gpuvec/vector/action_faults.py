@@ -9,7 +9,7 @@ import gymnasium as gym
 
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.buffers import NO_FAULT
-from gpuvec.engine.layout.role_functions import role_of_agent
+from gpuvec.engine.layout.declared_schema import role_of_agent
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import ActionError

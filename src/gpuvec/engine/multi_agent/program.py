@@ -17,48 +17,79 @@ from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, Work
 from gpuvec.engine.layout.buffers import KernelOptions, named_tuple
-from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT, make_critic_schema
-from gpuvec.engine.multi_agent.action_masks import mask_segments
-from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env, make_context
-from gpuvec.engine.multi_agent.episode_status import EpisodeStatus, make_episode_status
-from gpuvec.engine.multi_agent.episode_transitions import (
+from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, make_critic_schema
+from gpuvec.engine.multi_agent.context import MultiAgentContext, SharedCounters, every_env, make_context
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
+from gpuvec.engine.multi_agent.neighbors import (
+    CellList,
+    KnnFunctions,
+    NeighborSearch,
+    make_cell_list,
+    make_knn,
+    make_neighbor_search,
+    search_segments,
+)
+from gpuvec.engine.multi_agent.observations import (
+    DirectStores,
+    ItemStore,
+    ObservationFeatures,
+    RowItems,
+    RowKernel,
+    clear_list_segments,
+    direct_segments,
+    drain_segment,
+    element_segment,
+    ended_list_arrays,
+    fill_segments,
+    final_item_segments,
+    final_segments,
+    item_segment,
+    make_block_stores,
+    make_direct_stores,
+    make_image_store,
+    make_item_of_row,
+    make_observation_features,
+    make_row_kernel,
+    self_rows_segment,
+    staged_final_segments,
+    tile_elements,
+)
+from gpuvec.engine.multi_agent.phases import reduction_segments, tree_work_arrays
+from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment, without_barriers_between_envs
+from gpuvec.engine.multi_agent.state_access import (
+    COUNTERS,
+    StateAccess,
+    WorkArrays,
+    make_state_access,
+    save_final_segments,
+    set_copy_segments,
+    state_work_arrays,
+)
+from gpuvec.engine.multi_agent.step import (
+    EpisodeStatus,
+    acting_segments,
+    in_reset,
+    in_step,
     make_check_end,
     make_end_env,
-    make_save_final_agent,
-    make_start_episode,
-)
-from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.metrics import metric_segments
-from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_list
-from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
-from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neighbor_search, search_segments
-from gpuvec.engine.multi_agent.observations import direct, tiles
-from gpuvec.engine.multi_agent.observations.blocks import make_block_stores, make_item_of_row
-from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
-from gpuvec.engine.multi_agent.observations.final_items import clear_list_segments, ended_list_arrays, final_item_segments
-from gpuvec.engine.multi_agent.observations.images import make_image_store
-from gpuvec.engine.multi_agent.observations.items import ItemStore, RowItems, element_segment, item_segment
-from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
-from gpuvec.engine.multi_agent.reductions import reduction_segments
-from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
-from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment, without_barriers_between_envs
-from gpuvec.engine.multi_agent.set_copies import set_copy_segments
-from gpuvec.engine.multi_agent.set_fields import save_final_segments
-from gpuvec.engine.multi_agent.shared_counters import SharedCounters
-from gpuvec.engine.multi_agent.start_segments import in_reset, in_step, start_segments
-from gpuvec.engine.multi_agent.state_access import StateAccess, make_state_access
-from gpuvec.engine.multi_agent.state_layout import COUNTERS, WorkArrays, state_work_arrays
-from gpuvec.engine.multi_agent.step_functions import (
+    make_episode_status,
     make_load_agent,
     make_load_env,
+    make_load_state,
+    make_reset_agent,
+    make_reset_env,
+    make_save_final_agent,
     make_score_agent,
+    make_start_episode,
     make_store_agent,
     make_store_env,
+    mask_segments,
+    metric_segments,
+    next_turn_segments,
     phase_segment,
     stage_action_segments,
+    start_segments,
 )
-from gpuvec.engine.multi_agent.tree_reductions import tree_work_arrays
-from gpuvec.engine.multi_agent.turn_order import acting_segments, next_turn_segments
 from gpuvec.phases import Reduction
 from gpuvec.spec import Environment
 
@@ -87,7 +118,7 @@ class _Parts(NamedTuple):
     access: StateAccess
     status: EpisodeStatus
     features: ObservationFeatures  # if spaces are by role, those of the first one, of which only `episode_time` is used
-    stores: direct.DirectStores | None  # None if spaces are by role
+    stores: DirectStores | None  # None if spaces are by role
     blocks: list[ItemStore]
     # The items of rows that are stored item by item in the first kernel: images, or the rows of each role.
     row_items: list[RowItems]
@@ -118,7 +149,7 @@ def make_program(
     ctx = make_context(env, options, ops, array_ops, counters, launch)
     access = make_state_access(ctx)
     features = make_observation_features(ctx.parts[0], access)
-    stores = None if ctx.role_contexts else direct.make_direct_stores(ctx, access, features)
+    stores = None if ctx.role_contexts else make_direct_stores(ctx, access, features)
     knn = make_knn(ctx, ctx.search) if ctx.search is not None else None
     blocks = [] if ctx.role_contexts else make_block_stores(ctx, features)
     row_items = _row_items(ctx, access)
@@ -187,7 +218,7 @@ def _work_arrays(parts: _Parts) -> WorkArrays:
     if parts.cell_list is not None and not launch.split:
         arrays |= parts.cell_list.arrays
     if launch.tile_rows and not launch.split:
-        arrays["tile"] = (f32, (tiles.tile_elements(launch.tile_rows, ctx.schema.num_features),))
+        arrays["tile"] = (f32, (tile_elements(launch.tile_rows, ctx.schema.num_features),))
     arrays["best_rank"] = (i64, (launch.envs_per_block, max(1, counters)))
     return arrays
 
@@ -272,11 +303,11 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     segments = _before_observations(parts, status.is_new_episode, 0)
     segments += final_item_segments(ctx, access, status, _final_items(parts))
     if not ctx.launch.split and not parts.row_items and not stages_final:
-        segments += direct.final_segments(ctx, parts.features, parts.stores)
+        segments += final_segments(ctx, parts.features, parts.stores)
     starts = _start_segments(parts, status.is_new_episode)
     segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=bool(ctx.reset_phases)))
     segments += [*starts[:-1], starts[-1]._replace(barrier=not stages_final)]
-    return segments + (direct.staged_final_segments(ctx, parts.features, parts.stores) if stages_final else [])
+    return segments + (staged_final_segments(ctx, parts.features, parts.stores) if stages_final else [])
 
 
 def _finish_segments(parts: _Parts) -> list[Segment]:
@@ -292,7 +323,7 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     if ctx.launch.stage_state:
         segments.append(Segment(AGENTS, make_store_agent(access), barrier=False))
         segments += set_copy_segments(ctx, access.layout, is_load=False)
-    return segments + ([tiles.drain_segment(ctx)] if ctx.tile_holds_block else [])
+    return segments + ([drain_segment(ctx)] if ctx.tile_holds_block else [])
 
 
 def _observation_segments(parts: _Parts) -> list[Segment]:
@@ -301,9 +332,9 @@ def _observation_segments(parts: _Parts) -> list[Segment]:
     if parts.row_items:
         return [item_segment(part.ctx, access, *part[1:]) for part in parts.row_items]
     if ctx.tile_holds_block:
-        return tiles.fill_segments(ctx, access, features)
+        return fill_segments(ctx, access, features)
     if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
-        return [tiles.self_rows_segment(ctx, features.compute_self_features)]
-    return [element_segment(ctx, access, features, block) for block in parts.blocks] + direct.direct_segments(
+        return [self_rows_segment(ctx, features.compute_self_features)]
+    return [element_segment(ctx, access, features, block) for block in parts.blocks] + direct_segments(
         ctx, features, parts.stores
     )

@@ -17,10 +17,16 @@ from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, RngStream
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.single_agent.env_access import EnvAccess, access_for_one_step, read_stream_lazily
-from gpuvec.engine.single_agent.env_functions import EnvFunctions, make_env_functions
+from gpuvec.engine.single_agent.env_functions import (
+    BlockScratch,
+    EnvAccess,
+    EnvFunctions,
+    access_for_one_step,
+    make_block_scratch,
+    make_env_functions,
+    read_stream_lazily,
+)
 from gpuvec.engine.single_agent.episode_rules import EpisodeRules, make_episode_rules
-from gpuvec.engine.single_agent.field_access import BlockScratch, make_block_scratch
 from gpuvec.engine.single_agent.step import action_from_buffer, make_env_step, make_step, make_store_outputs
 from gpuvec.spec import SingleAgentEnv
 

@@ -25,14 +25,13 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.layout.schema import SingleAgentSchema
+from gpuvec.engine.multi_agent.context import cpu_shared_counters
 from gpuvec.engine.multi_agent.launch_mapping import CPU_LAUNCH
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.engine.multi_agent.segments import BlockShape, Segment, segment_source
-from gpuvec.engine.multi_agent.shared_counters import cpu_shared_counters
 from gpuvec.engine.single_agent.env_functions import make_env_functions
-from gpuvec.engine.single_agent.rollout import compose_block_policy
+from gpuvec.engine.single_agent.rollout import compose_block_policy, explain_policy_errors
 from gpuvec.engine.single_agent.rollout_options import Policy
-from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 from gpuvec.engine.single_agent.step import compose_reset
 from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE, compose_block_step
 from gpuvec.spec import Environment, SingleAgentEnv

@@ -23,8 +23,7 @@ from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.single_agent.env_access import keep_env_in_registers
-from gpuvec.engine.single_agent.env_functions import EnvFunctions, make_env_functions
+from gpuvec.engine.single_agent.env_functions import EnvFunctions, keep_env_in_registers, make_env_functions
 from gpuvec.engine.single_agent.episode_rules import make_episode_rules
 from gpuvec.engine.single_agent.step import action_argument, make_env_step, make_step
 from gpuvec.random import Key
