@@ -7,12 +7,39 @@ functions that are shared already, so whole trees of calls are shared.
 
 from __future__ import annotations
 
-from types import CodeType, FunctionType
+import dis
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from gpuvec.engine.compiler.frozen import CONSTANT_TYPES
+
+
+class Namespace(ModuleType):
+    """An object whose attributes compiled functions read as constants, in the form that Numba knows for that: a module.
+
+    What an attribute holds that has fields of its own, a dataclass or a NamedTuple, is a namespace as well.
+    """
+
+    def __init__(self, value: Any) -> None:
+        """Wraps `value`, whose attributes must not change."""
+        super().__init__(type(value).__name__)
+        self.__dict__["wrapped_value"] = value
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns the attribute of the value, the same object at each call."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__dict__[name] = as_namespace(getattr(self.wrapped_value, name))
+        return self.__dict__[name]
+
+
+def as_namespace(value: Any) -> Any:
+    """Returns a namespace of a dataclass or a NamedTuple; any other value as it is."""
+    has_fields = hasattr(value, "__dataclass_fields__") or (isinstance(value, tuple) and hasattr(value, "_fields"))
+    return Namespace(value) if has_fields and not isinstance(value, type) else value
 
 
 def referenced_values(function: FunctionType) -> dict[str, Any] | None:
@@ -31,10 +58,25 @@ def referenced_values(function: FunctionType) -> dict[str, Any] | None:
         values |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
     except ValueError:
         return None
+    for name in [name for name, value in values.items() if isinstance(value, Namespace)]:
+        values |= _attributes_read(code, name, values.pop(name))
     values |= {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__}
     has_function = any(isinstance(constant, CodeType) for constant in code.co_consts)
     has_array = any(isinstance(value, np.ndarray) for value in values.values())
     return None if has_function or has_array else values
+
+
+def _attributes_read(code: CodeType, name: str, namespace: Namespace) -> Iterator[tuple[str, Any]]:
+    """Yields (source, value) of the attributes of a namespace that code reads, such as ("ctx.ops.load", ...)."""
+    source, value = "", None
+    for instruction in dis.get_instructions(code):
+        if isinstance(value, Namespace) and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            source, value = f"{source}.{instruction.argval}", getattr(value, instruction.argval)
+        else:
+            if source:
+                yield source, value  # a namespace itself where code does more with it than read an attribute
+            is_read = instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and instruction.argval == name
+            source, value = (name, namespace) if is_read else ("", None)
 
 
 def equality_key(function: FunctionType, values: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from weakref import WeakSet, WeakValueDictionary
 import numpy as np
 
 from gpuvec.engine.compiler.counted_range import RANGE_NAME, cpu_counted_range
-from gpuvec.engine.compiler.equal_functions import equality_key, referenced_values
+from gpuvec.engine.compiler.equal_functions import as_namespace, equality_key, referenced_values
 from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.frozen import frozen_function
 from gpuvec.engine.compiler.refused_names import refuse_host_names
@@ -74,6 +74,34 @@ def inline_function(function: Callable[..., Any]) -> DeviceFunction:
         dispatcher.referenced_values = values  # so that no other object gets an address that is in the key
         _equal_functions[key] = dispatcher
     return dispatcher  # type: ignore[no-any-return]  # of Numba, which has no types
+
+
+def bind(function: Callable[..., Any], **values: Any) -> DeviceFunction:
+    """Compiles a function of a module, and the functions of the engine that it calls, with other values of their global names.
+
+    So functions that read from top to bottom are compiled for one environment and one device. Compiled code reads attributes of
+    a dataclass or a NamedTuple as constants. Numba decides branches on a global name before it infers types, and LLVM those on
+    an attribute.
+
+    Args:
+        function: the Python function.
+        values: {global name: value}. What a function does not read is ignored. A value that is a Python function is bound, too.
+    """
+    return _bind(function, {name: as_namespace(value) for name, value in values.items()}, {})
+
+
+def _bind(function: Any, values: dict[str, Any], bound: dict[Any, DeviceFunction]) -> DeviceFunction:
+    """The compiled function of `function`; `bound` has those that are compiled with these values already."""
+    if function not in bound:
+        scope = function.__globals__ | values
+        for name in {op.argval for op in dis.get_instructions(function.__code__) if op.opname == "LOAD_GLOBAL"}:
+            value = scope.get(name)
+            if isinstance(value, types.FunctionType) and value.__module__.startswith("gpuvec.engine."):
+                scope[name] = _bind(value, values, bound)
+        clone = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+        clone.__qualname__, clone.__module__ = function.__qualname__, function.__module__
+        bound[function] = inline_function(clone)
+    return bound[function]
 
 
 def is_inline(function: Callable[..., Any]) -> bool:

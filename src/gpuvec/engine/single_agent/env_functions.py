@@ -5,21 +5,21 @@ Generated code for the fields of a state, an observation and an action has no co
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32, u64
+from gpuvec.engine.compiler.dtypes import b1, f32, i32, i64, u32, u64
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps, row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, EnvParams, EnvState, RngStream, Row
 from gpuvec.engine.layout.action_access import action_bounds, action_expression, make_action_reader
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.episode_rules import rule_values
 from gpuvec.engine.layout.params import make_param_readers
-from gpuvec.engine.layout.rng_streams import POOL_DRAW, RngStreamAccess, make_rng_streams
+from gpuvec.engine.layout.rng_streams import POOL_DRAW, make_rng_streams
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.random import Key, randint, unit, word
 from gpuvec.spec import SingleAgentEnv
@@ -84,8 +84,15 @@ def make_pool_reader(env: SingleAgentEnv, schema: SingleAgentSchema, options: Ke
     return inline_function(generate_function("replace_from_pool", source, **scope, **_field_dtypes(env, schema)))
 
 
-def make_selections(env: SingleAgentEnv, schema: SingleAgentSchema) -> tuple[DeviceFunction, DeviceFunction]:
-    """Compiles `select_state(c, x, y)` and `select_obs(c, x, y)`, which return the state or observation `x` if `c`, else `y`.
+class Selections(NamedTuple):
+    """The compiled functions that return `x` if `c`, else `y`."""
+
+    state: DeviceFunction  # state(c, x, y)
+    obs: DeviceFunction  # obs(c, x, y)
+
+
+def make_selections(env: SingleAgentEnv, schema: SingleAgentSchema) -> Selections:
+    """Compiles the selections of a state and of an observation.
 
     Each number is selected by itself: a compiler may turn the selection of a whole into a branch.
 
@@ -97,7 +104,7 @@ def make_selections(env: SingleAgentEnv, schema: SingleAgentSchema) -> tuple[Dev
     items = "".join(f"x[{j}] if c else y[{j}], " for j in range(schema.num_features))
     state = generate_function("select_state", f"def select_state(c, x, y):\n    return State({fields})\n", State=env.state)
     obs = generate_function("select_obs", f"def select_obs(c, x, y):\n    return ({items})\n")
-    return inline_function(state), inline_function(obs)
+    return Selections(inline_function(state), inline_function(obs))
 
 
 def make_batch_change(batch: Any, arguments: str, **addresses: str) -> DeviceFunction:
@@ -226,6 +233,14 @@ def make_store_action(
     return inline_function(generate_function("store_action", source, **scope))
 
 
+# What the functions below read, beside the names of `layout.episode_rules`: those of an environment and of its random-number
+# stream. The caller of `bind` replaces `load_stream`, `key`, `set_start` and `store_env` by other functions of this module.
+ops: Any = None
+functions: Any = None
+streams: Any = None
+same_step = False
+
+
 class EnvFunctions(NamedTuple):
     """The compiled functions of an environment, each for one env."""
 
@@ -243,12 +258,13 @@ class EnvFunctions(NamedTuple):
     load_action: DeviceFunction
     # report_invalid_action(b, e): reports the action of env e if its space does not allow it
     report_invalid_action: DeviceFunction
-    # reset(b, key, p) -> first state of the episode with that key; the fields of the reset pool come from the pool
-    reset: DeviceFunction
-    # step(s, action, key, p) -> (s, reward, terminated): the author's function, whose results may have any number type
-    step: DeviceFunction
     # cast_state(s) -> s with fields of the declared types
     cast_state: DeviceFunction
+    # replace_from_pool(b, s, key) -> s with the fields of the reset pool from the pool
+    replace_from_pool: DeviceFunction
+    # reset(key, p) -> s, and step(s, action, key, p) -> (s, reward, terminated): the author's, with results of any number type
+    reset: DeviceFunction
+    step: DeviceFunction
     # observe(s, p) -> observation, a tuple of D float32
     observe: DeviceFunction
 
@@ -263,22 +279,16 @@ def make_env_functions(env: SingleAgentEnv, options: KernelOptions, ops: MemoryO
     """
     schema = make_schema(env)
     assert isinstance(schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
-    author_reset, cast_state = device_function(env.reset), make_state_cast(env, schema)
-    replace_from_pool = make_pool_reader(env, schema, options, ops)
-
-    @inline_function
-    def reset(b: Batch, key: Key, p: EnvParams) -> EnvState:
-        return replace_from_pool(b, cast_state(author_reset(key, p)), key)
-
     return EnvFunctions(
         env,
         schema,
         *make_state_access(env, schema, ops),
         *make_param_readers(env, options, ops),
         *make_action_reader(env.spaces(env.params)[1], schema.action, options, ops),
-        reset,
+        make_state_cast(env, schema),
+        make_pool_reader(env, schema, options, ops),
+        device_function(env.reset),
         device_function(env.step),
-        cast_state,
         _make_observe(device_function(env.observe), schema.num_features, ops),
     )
 
@@ -296,142 +306,88 @@ def _make_observe(author_observe: DeviceFunction, num_features: int, ops: Memory
     return observe
 
 
-# Loads the data of one env into registers and stores it: for a single step, and for many steps in a row.
+def env_values(functions: EnvFunctions, options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:
+    """Returns the values with which `bind` compiles functions on envs, for a step in which a thread has one env."""
+    return rule_values(options, ops) | {"functions": functions, "streams": make_rng_streams(ops)}
 
 
-class StreamReader(NamedTuple):
-    """The compiled functions that read the random-number stream of an env."""
-
-    # load(b, e) -> the values of the stream that the caller keeps in registers
-    load: DeviceFunction
-    # key(b, e, stream, start, t) -> `Key` at step t of the episode that began at clock `start`
-    key: DeviceFunction
+def register_values() -> dict[str, Any]:
+    """Returns values for `bind` of functions that make many steps in a row: the stream is read, and the start written, once."""
+    return {"load_stream": load_first_key, "key": key_in_registers, "set_start": keep_start, "store_env": store_env_and_start}
 
 
-# One of the next three functions, which differ in when the buffers are read.
-ReadStream: TypeAlias = Callable[[RngStreamAccess], StreamReader]
+def load_env(b: Batch, e: int) -> Any:
+    """Returns (start, s, stream, p) of an env; `start` is the clock at which its episode began."""
+    return ops.load(b.start, e, u32), functions.load_state(b, e), load_stream(b, e), functions.params(b, e)
 
 
-def read_stream_lazily(rng_streams: RngStreamAccess) -> StreamReader:
-    """Compiles reading the stream only when a number is drawn: in a single step, most envs draw none.
-
-    Args:
-        rng_streams: the functions that read random-number streams.
-    """
-    load_shared, shared_key = rng_streams.load_shared, rng_streams.key
-
-    @inline_function
-    def load(b: Batch, e: int) -> RngStream:
-        return 0
-
-    @inline_function
-    def key(b: Batch, e: int, stream: RngStream, start: int, t: int) -> Key:
-        return shared_key(b, e, load_shared(b), start, t)
-
-    return StreamReader(load, key)
+def load_stream(b: Batch, e: int) -> RngStream:
+    """Returns the shared stream, since in most warps some env draws a number; an env's own one is read when it draws."""
+    return streams.load_shared(b)
 
 
-def read_shared_stream_early(rng_streams: RngStreamAccess) -> StreamReader:
-    """Compiles reading the shared stream with the state, and the env's own stream when a number is drawn.
-
-    In most warps some env draws a number, so that the shared stream is needed.
-
-    Args:
-        rng_streams: the functions that read random-number streams.
-    """
-    load_shared = rng_streams.load_shared
-
-    @inline_function
-    def load(b: Batch, e: int) -> RngStream:
-        return load_shared(b)
-
-    return StreamReader(load, rng_streams.key)
+def key(b: Batch, e: int, stream: RngStream, start: int, t: int) -> Key:
+    """Returns the key at step t of the episode that began at clock `start`."""
+    return streams.key(b, e, stream, start, t)
 
 
-def keep_stream_in_registers(rng_streams: RngStreamAccess) -> StreamReader:
-    """Compiles reading the stream once: the key at clock 0, whose `episode` is minus the stream's origin.
-
-    Args:
-        rng_streams: the functions that read random-number streams.
-    """
-    load_shared, shared_key = rng_streams.load_shared, rng_streams.key
-
-    @inline_function
-    def load(b: Batch, e: int) -> RngStream:
-        return shared_key(b, e, load_shared(b), u32(0), i32(0))
-
-    @inline_function
-    def key(b: Batch, e: int, stream: RngStream, start: int, t: int) -> Key:
-        return Key(stream.seed, stream.seed_high, stream.row, u32(start + stream.episode), i32(t))
-
-    return StreamReader(load, key)
+def load_nothing(b: Batch, e: int) -> RngStream:
+    """As `load_stream`, for `key_read_late`."""
+    return 0
 
 
-class EnvAccess(NamedTuple):
-    """The compiled functions that load and store one env; `start` is the clock at which its episode began."""
-
-    # load_env(b, e) -> (start, s, stream, p)
-    load_env: DeviceFunction
-    # key(b, e, stream, start, t) -> `Key` at step t of the episode
-    key: DeviceFunction
-    # set_start(b, e, start) -> the new start of an env as uint32
-    set_start: DeviceFunction
-    # store_env(b, e, start, s): writes the state, and the start if `set_start` does not write it
-    store_env: DeviceFunction
+def key_read_late(b: Batch, e: int, stream: RngStream, start: int, t: int) -> Key:
+    """As `key`; reads the stream when a number is drawn."""
+    return streams.key(b, e, streams.load_shared(b), start, t)
 
 
-def access_for_one_step(functions: EnvFunctions, ops: MemoryOps, read_stream: ReadStream) -> EnvAccess:
-    """Compiles the access for a single step, in which `set_start` writes the start: it changes in few envs.
-
-    Args:
-        functions: the functions of the environment.
-        ops: the operations on buffers.
-        read_stream: determines when the random-number stream is read.
-    """
-    load_env, key = _make_load_env(functions, ops, read_stream)
-    store, store_state = ops.store, functions.store_state
-
-    @inline_function
-    def set_start(b: Batch, e: int, start: int) -> int:
-        store(b.start, e, u32(start), u32)
-        return u32(start)
-
-    @inline_function
-    def store_env(b: Batch, e: int, start: int, s: EnvState) -> None:
-        store_state(b, e, s)
-
-    return EnvAccess(load_env, key, set_start, store_env)
+def load_first_key(b: Batch, e: int) -> RngStream:
+    """As `load_stream`: the key at clock 0, whose `episode` is minus the stream's origin."""
+    return streams.key(b, e, streams.load_shared(b), u32(0), i32(0))
 
 
-def keep_env_in_registers(functions: EnvFunctions, ops: MemoryOps) -> EnvAccess:
-    """Compiles the access for many steps in a row: the stream is read once, and `store_env` writes the start.
-
-    Args:
-        functions: the functions of the environment.
-        ops: the operations on buffers.
-    """
-    load_env, key = _make_load_env(functions, ops, keep_stream_in_registers)
-    store, store_state = ops.store, functions.store_state
-
-    @inline_function
-    def set_start(b: Batch, e: int, start: int) -> int:
-        return u32(start)
-
-    @inline_function
-    def store_env(b: Batch, e: int, start: int, s: EnvState) -> None:
-        store(b.start, e, start, u32)
-        store_state(b, e, s)
-
-    return EnvAccess(load_env, key, set_start, store_env)
+def key_in_registers(b: Batch, e: int, stream: RngStream, start: int, t: int) -> Key:
+    """As `key`, from the result of `load_first_key`."""
+    return Key(stream.seed, stream.seed_high, stream.row, u32(start + stream.episode), i32(t))
 
 
-def _make_load_env(functions: EnvFunctions, ops: MemoryOps, read_stream: ReadStream) -> tuple[DeviceFunction, DeviceFunction]:
-    """`load_env` and `key` as in `EnvAccess`."""
-    load, load_state, params = ops.load, functions.load_state, functions.params
-    load_stream, key = read_stream(make_rng_streams(ops))
+def set_start(b: Batch, e: int, start: int) -> int:
+    """Writes the new start of an env, which few envs have in a step, and returns it as uint32."""
+    ops.store(b.start, e, u32(start), u32)
+    return u32(start)
 
-    @inline_function
-    def load_env(b: Batch, e: int) -> Any:
-        return load(b.start, e, u32), load_state(b, e), load_stream(b, e), params(b, e)
 
-    return load_env, key
+def store_env(b: Batch, e: int, start: int, s: EnvState) -> None:
+    """Writes the state of an env, whose start `set_start` has written."""
+    functions.store_state(b, e, s)
+
+
+def keep_start(b: Batch, e: int, start: int) -> int:
+    """As `set_start`, for a start that `store_env_and_start` writes."""
+    return u32(start)
+
+
+def store_env_and_start(b: Batch, e: int, start: int, s: EnvState) -> None:
+    """Writes the state and the start of an env."""
+    ops.store(b.start, e, start, u32)
+    functions.store_state(b, e, s)
+
+
+def new_state(b: Batch, episode_key: Key, p: EnvParams) -> EnvState:
+    """Returns the first state of the episode with that key; the fields of the reset pool come from the pool."""
+    return functions.replace_from_pool(b, functions.cast_state(functions.reset(episode_key, p)), episode_key)
+
+
+def first_state(b: Batch, e: int, stream: RngStream, start: int, p: EnvParams) -> EnvState:
+    """Returns the first state of the episode that begins at clock `start`."""
+    return new_state(b, key(b, e, stream, start, i32(0)), p)
+
+
+def store_final(b: Batch, out_index: int, ended: bool, obs: Row) -> None:
+    """Writes row `out_index` of `final_mask`, and of `final_obs` if the episode ended; in SAME_STEP alone."""
+    if same_step:
+        ops.store_streaming(b.final_mask, out_index, ended, b1)
+        # If one of two 16-byte rows in a 32-byte sector is needed, both are written: a sector that is written whole is not
+        # read from memory first.
+        if ops.any_in_sector(ended):
+            ops.store_row_streaming(b.final_obs, out_index, obs)
