@@ -125,7 +125,7 @@ def test_invalid_actions_are_reported_with_the_role():
         env.check()
 
 
-@pytest.mark.slow_on("simulator")  # test_action_range.py has the same kernels with equal spaces
+@pytest.mark.slow_on("simulator")  # test_action_access.py has the same kernels with equal spaces
 def test_actions_out_of_range_become_the_last_of_their_space(backend):
     env = make(backend)
     env.reset(seed=1)

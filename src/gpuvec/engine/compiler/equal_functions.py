@@ -17,7 +17,7 @@ import numpy as np
 from gpuvec.engine.compiler.frozen import CONSTANT_TYPES
 
 
-class Namespace(ModuleType):
+class ConstantNamespace(ModuleType):
     """An object whose attributes compiled functions read as constants, in the form that Numba knows for that: a module.
 
     What an attribute holds that has fields of its own, a dataclass or a NamedTuple, is a namespace as well.
@@ -39,7 +39,7 @@ class Namespace(ModuleType):
 def as_namespace(value: Any) -> Any:
     """Returns a namespace of a dataclass or a NamedTuple; any other value as it is."""
     has_fields = hasattr(value, "__dataclass_fields__") or (isinstance(value, tuple) and hasattr(value, "_fields"))
-    return Namespace(value) if has_fields and not isinstance(value, type) else value
+    return ConstantNamespace(value) if has_fields and not isinstance(value, type) else value
 
 
 def referenced_values(function: FunctionType) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ def referenced_values(function: FunctionType) -> dict[str, Any] | None:
         values |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
     except ValueError:
         return None
-    for name in [name for name, value in values.items() if isinstance(value, Namespace)]:
+    for name in [name for name, value in values.items() if isinstance(value, ConstantNamespace)]:
         values |= _attributes_read(code, name, values.pop(name))
     values |= {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__}
     has_function = any(isinstance(constant, CodeType) for constant in code.co_consts)
@@ -66,11 +66,11 @@ def referenced_values(function: FunctionType) -> dict[str, Any] | None:
     return None if has_function or has_array else values
 
 
-def _attributes_read(code: CodeType, name: str, namespace: Namespace) -> Iterator[tuple[str, Any]]:
+def _attributes_read(code: CodeType, name: str, namespace: ConstantNamespace) -> Iterator[tuple[str, Any]]:
     """Yields (source, value) of the attributes of a namespace that code reads, such as ("ctx.ops.load", ...)."""
     source, value = "", None
     for instruction in dis.get_instructions(code):
-        if isinstance(value, Namespace) and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        if isinstance(value, ConstantNamespace) and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             source, value = f"{source}.{instruction.argval}", getattr(value, instruction.argval)
         else:
             if source:

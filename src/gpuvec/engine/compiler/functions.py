@@ -76,8 +76,8 @@ def inline_function(function: Callable[..., Any]) -> DeviceFunction:
     return dispatcher  # type: ignore[no-any-return]  # of Numba, which has no types
 
 
-def bind(function: Callable[..., Any], **values: Any) -> DeviceFunction:
-    """Compiles a function of a module, and the functions of the engine that it calls, with other values of their global names.
+def bind(function: Callable[..., Any], /, **values: Any) -> DeviceFunction:
+    """Compiles a function, and those of its module and of the engine that it calls, with other values of their global names.
 
     So functions that read from top to bottom are compiled for one environment and one device. Compiled code reads attributes of
     a dataclass or a NamedTuple as constants. Numba decides branches on a global name before it infers types, and LLVM those on
@@ -96,7 +96,8 @@ def _bind(function: Any, values: dict[str, Any], bound: dict[Any, DeviceFunction
         scope = function.__globals__ | values
         for name in {op.argval for op in dis.get_instructions(function.__code__) if op.opname == "LOAD_GLOBAL"}:
             value = scope.get(name)
-            if isinstance(value, types.FunctionType) and value.__module__.startswith("gpuvec.engine."):
+            own_modules = ("gpuvec.engine.", function.__module__)
+            if isinstance(value, types.FunctionType) and value.__module__.startswith(own_modules):
                 scope[name] = _bind(value, values, bound)
         clone = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
         clone.__qualname__, clone.__module__ = function.__qualname__, function.__module__

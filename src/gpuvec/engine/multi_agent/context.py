@@ -150,6 +150,12 @@ class MultiAgentContext:
         return np.int32(NO_STEP_LIMIT if limit is None else limit)
 
     @property
+    def rewarded_role(self) -> int:
+        """The number of the role whose rewards are the reward of an env; -1 for those of all agents."""
+        roles = list(self.schema.roles)
+        return roles.index(self.options.reward) if self.options.reward in roles else -1
+
+    @property
     def tile_holds_block(self) -> bool:
         """Whether shared memory holds the observation rows of all agents of a block in the first kernel."""
         has_tile = not self.launch.split and not self.role_contexts

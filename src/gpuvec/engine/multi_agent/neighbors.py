@@ -8,13 +8,14 @@ episode, from which final observations are computed, is a further task.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from gpuvec.engine.compiler.dtypes import b1, f32, i32, i64
-from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.functions import bind, device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvState, Work
 from gpuvec.engine.layout.buffers import named_tuple
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
@@ -195,27 +196,24 @@ MIN_WIDTH, MAX_WIDTH = f32(1e-30), f32(1e30)  # of a cell, so that the inverse i
 INFINITY, NO_AGENT, INDEX_MASK = f32(np.inf), i32(-1), i64(2**31 - 1)
 
 
-class CellList(NamedTuple):
-    """The compiled functions that build the list and search with it.
+# What the functions below read: the context, the access to the state, the functions for one agent, the condition of a segment;
+# the size of a list of cells, the number of cells that it aims at, the threads that build it, and the position of an agent.
+ctx: Any = None
+access: Any = None
+knn: Any = None
+condition: Any = None
+position: Any = None
+find_neighbors: Any = None
+list_size, num_cells, list_threads, search_threads, blocks_per_env = 0, 0, 0, 0, 0
+min_share, root = f32(0.0), f32(0.0)
+same_step, is_squared = False, False
 
-    Each `thread` of the block calls them in this order, with a barrier between two of them.
-    """
+
+class CellList(NamedTuple):
+    """A list of cells, in arrays of the work."""
 
     arrays: WorkArrays  # arrays of the work for the list
-    clear: DeviceFunction  # clear(w, thread): empties the list
-    measure_extent: DeviceFunction  # measure_extent(w, s, thread): finds the extent of the positions, which the grid covers
-    insert_agents: DeviceFunction  # insert_agents(w, s, thread): inserts all agents
-    find_neighbors: DeviceFunction  # find_neighbors(i, s, p, w): writes agent i's row of the field
-
-
-class _Geometry(NamedTuple):
-    """The compiled functions that map positions to cells."""
-
-    position: DeviceFunction  # position(i, s) -> (x, y) of agent i
-    # grid(w, s) -> (x of the first cell, y, cells per unit of length, columns, rows)
-    grid: DeviceFunction
-    to_cells: DeviceFunction  # to_cells(x, first, scale) -> a coordinate in cells
-    cell_index: DeviceFunction  # cell_index(x, count) -> the index of a coordinate's cell on an axis of `count` cells
+    values: dict[str, Any]  # with which `bind` compiles the functions that build the list and search with it
 
 
 def make_cell_list(ctx: MultiAgentContext) -> CellList | None:
@@ -228,125 +226,101 @@ def make_cell_list(ctx: MultiAgentContext) -> CellList | None:
     if not count:
         return None
     size, threads = 2 * count + 4, 1 if one_thread else launch.threads_per_search_block
-    geometry = _make_geometry(ctx, search, count, size)
     arrays = {
         "cell_heads": (i32, (size,)),  # an agent in each cell, or -1
         "next_in_cell": (np.int16 if agents < INT16_MAX_AGENTS else i32, (agents,)),  # the next agent in the cell, or -1
         "extremes": (i64, (1, 4)),  # the leftmost, rightmost, lowest and highest agent, with their coordinates
     }
-    return CellList(
-        arrays,
-        _make_clear(ctx, size, threads),
-        _make_measure_extent(ctx, geometry, threads),
-        _make_insert_agents(ctx, geometry, threads),
-        _make_find_neighbors(ctx, search, geometry),
-    )
+    x, y = [*(f"s.{field}[i]" for field in search.position[:2]), "f32(0.0)"][:2]
+    position = inline_function(generate_function("position", f"def position(i, s):\n    return {x}, {y}\n", f32=f32))
+    values = {"ctx": ctx, "position": position, "list_size": size, "num_cells": count, "list_threads": threads}
+    values |= {"min_share": f32(1.0 / count), "root": f32(1.0 / math.sqrt(count)), "is_squared": bool(search.squared)}
+    values["find_neighbors"] = _make_find_neighbors(ctx, search, values)
+    return CellList(arrays, values)
 
 
-@inline_function
 def is_finite(x: np.float32, y: np.float32) -> bool:
-    """Whether both coordinates of a position, `x` and `y`, are finite."""
+    """Returns whether both coordinates of a position are finite."""
     return bool(abs(x) < INFINITY and abs(y) < INFINITY)
 
 
-def _make_geometry(ctx: MultiAgentContext, search: NearestNeighbors, count: int, size: int) -> _Geometry:
-    """The grid for a list of about `count` cells, of which there are at most `size`."""
-    assume_nonnegative, min_share, root = ctx.array_ops.assume_nonnegative, f32(1.0 / count), f32(1.0 / math.sqrt(count))
-    x, y = [*(f"s.{field}[i]" for field in search.position[:2]), "f32(0.0)"][:2]
-    position = inline_function(generate_function("position", f"def position(i, s):\n    return {x}, {y}\n", f32=f32))
-
-    @inline_function
-    def grid(w: Work, s: EnvState) -> tuple[np.float32, np.float32, np.float32, int, int]:
-        # The grid has one cell if a float32 cannot represent the width of several cells.
-        x0 = position(assume_nonnegative(w.extremes[0, 0] & INDEX_MASK), s)[0]
-        y0 = position(assume_nonnegative(w.extremes[0, 2] & INDEX_MASK), s)[1]
-        x1 = position(assume_nonnegative(w.extremes[0, 1] & INDEX_MASK), s)[0]
-        y1 = position(assume_nonnegative(w.extremes[0, 3] & INDEX_MASK), s)[1]
-        length, height = x1 - x0, y1 - y0
-        width = max(math.sqrt(length) * math.sqrt(height) * root, max(length, height) * min_share)
-        scale = f32(1.0) / width if width > MIN_WIDTH and width < MAX_WIDTH else f32(0.0)
-        columns, rows = 1, 1
-        if scale > f32(0.0):
-            columns = min(assume_nonnegative(i32(length * scale)), count) + 1
-            rows = min(min(assume_nonnegative(i32(height * scale)), count) + 1, size // columns)
-        return x0, y0, scale, columns, rows
-
-    @inline_function
-    def to_cells(x: np.float32, first: np.float32, scale: np.float32) -> np.float32:
-        return (x - first) * scale if scale > f32(0.0) else f32(0.0)
-
-    @inline_function
-    def cell_index(x: np.float32, count: int) -> Any:
-        return min(assume_nonnegative(i32(x)), count - 1)
-
-    return _Geometry(position, grid, to_cells, cell_index)
+def agent_of(extreme: int) -> int:
+    """Returns the agent of an element of `w.extremes`."""
+    return ctx.array_ops.assume_nonnegative(extreme & INDEX_MASK)
 
 
-def _make_clear(ctx: MultiAgentContext, size: int, threads: int) -> DeviceFunction:
-    """`clear` as in `CellList`."""
-    assume_nonnegative = ctx.array_ops.assume_nonnegative
-
-    @inline_function
-    def clear(w: Work, thread: int) -> None:
-        u = thread
-        while u < size:
-            w.cell_heads[u] = NO_AGENT
-            u = assume_nonnegative(u + threads)
-        u = thread
-        while u < 4:
-            w.extremes[0, u] = i64(0)
-            u = assume_nonnegative(u + threads)
-
-    return clear
+def grid(w: Work, s: EnvState) -> tuple[np.float32, np.float32, np.float32, int, int]:
+    """Returns (x of the first cell, y, cells per unit of length, columns, rows)."""
+    # The grid has one cell if a float32 cannot represent the width of several cells.
+    x0, y0 = position(agent_of(w.extremes[0, 0]), s)[0], position(agent_of(w.extremes[0, 2]), s)[1]
+    x1, y1 = position(agent_of(w.extremes[0, 1]), s)[0], position(agent_of(w.extremes[0, 3]), s)[1]
+    length, height = x1 - x0, y1 - y0
+    width = max(math.sqrt(length) * math.sqrt(height) * root, max(length, height) * min_share)
+    scale = f32(1.0) / width if width > MIN_WIDTH and width < MAX_WIDTH else f32(0.0)
+    columns, rows = 1, 1
+    if scale > f32(0.0):
+        columns = min(ctx.array_ops.assume_nonnegative(i32(length * scale)), num_cells) + 1
+        rows = min(min(ctx.array_ops.assume_nonnegative(i32(height * scale)), num_cells) + 1, list_size // columns)
+    return x0, y0, scale, columns, rows
 
 
-def _make_measure_extent(ctx: MultiAgentContext, geometry: _Geometry, threads: int) -> DeviceFunction:
-    """`measure_extent` as in `CellList`."""
-    agents, position, ordered_bits = ctx.num_agents, geometry.position, ctx.array_ops.ordered_bits
-    assume_nonnegative, update_max_by_block = ctx.array_ops.assume_nonnegative, ctx.counters.update_max_by_block
-
-    @inline_function
-    def farther(extreme: np.int64, x: np.float32, i: int) -> np.int64:
-        # Returns the extreme so far, or agent i if its coordinate is larger.
-        return max(extreme, i64(ordered_bits(x)) << i64(31) | i64(i))
-
-    @inline_function
-    def measure_extent(w: Work, s: EnvState, thread: int) -> None:
-        left, right, bottom, top, u = i64(0), i64(0), i64(0), i64(0), thread
-        while u < agents:
-            x, y = position(u, s)
-            if is_finite(x, y):
-                left, right = farther(left, -x, u), farther(right, x, u)
-                bottom, top = farther(bottom, -y, u), farther(top, y, u)
-            u = assume_nonnegative(u + threads)
-        update_max_by_block(w.extremes, 0, 0, left)
-        update_max_by_block(w.extremes, 0, 1, right)
-        update_max_by_block(w.extremes, 0, 2, bottom)
-        update_max_by_block(w.extremes, 0, 3, top)
-
-    return measure_extent
+def to_cells(x: np.float32, first: np.float32, scale: np.float32) -> np.float32:
+    """Returns a coordinate in cells."""
+    return (x - first) * scale if scale > f32(0.0) else f32(0.0)
 
 
-def _make_insert_agents(ctx: MultiAgentContext, geometry: _Geometry, threads: int) -> DeviceFunction:
-    """`insert_agents` as in `CellList`."""
-    agents, (position, grid, to_cells, cell_index) = ctx.num_agents, geometry
-    assume_nonnegative, atomic_exchange = ctx.array_ops.assume_nonnegative, ctx.array_ops.atomic_exchange
-
-    @inline_function
-    def insert_agents(w: Work, s: EnvState, thread: int) -> None:
-        x0, y0, scale, columns, rows = grid(w, s)
-        u = thread
-        while u < agents:
-            x, y = position(u, s)
-            if is_finite(x, y):
-                cell = cell_index(to_cells(x, x0, scale), columns) + columns * cell_index(to_cells(y, y0, scale), rows)
-                w.next_in_cell[u] = atomic_exchange(w.cell_heads, assume_nonnegative(cell), i32(u))
-            u = assume_nonnegative(u + threads)
-
-    return insert_agents
+def cell_index(x: np.float32, count: int) -> Any:
+    """Returns the index of a coordinate's cell on an axis of `count` cells."""
+    return min(ctx.array_ops.assume_nonnegative(i32(x)), count - 1)
 
 
-@inline_function
+# The threads of a block call the next three functions in this order, with a barrier between two of them, and then search.
+
+
+def clear_list(w: Work, thread: int) -> None:
+    """Empties the list."""
+    u = thread
+    while u < list_size:
+        w.cell_heads[u] = NO_AGENT
+        u = ctx.array_ops.assume_nonnegative(u + list_threads)
+    u = thread
+    while u < 4:
+        w.extremes[0, u] = i64(0)
+        u = ctx.array_ops.assume_nonnegative(u + list_threads)
+
+
+def farther(extreme: np.int64, x: np.float32, i: int) -> np.int64:
+    """Returns the extreme so far, or agent i if its coordinate is larger."""
+    return max(extreme, i64(ctx.array_ops.ordered_bits(x)) << i64(31) | i64(i))
+
+
+def measure_list(w: Work, s: EnvState, thread: int) -> None:
+    """Finds the extent of the positions, which the grid covers."""
+    left, right, bottom, top, u = i64(0), i64(0), i64(0), i64(0), thread
+    while u < ctx.num_agents:
+        x, y = position(u, s)
+        if is_finite(x, y):
+            left, right = farther(left, -x, u), farther(right, x, u)
+            bottom, top = farther(bottom, -y, u), farther(top, y, u)
+        u = ctx.array_ops.assume_nonnegative(u + list_threads)
+    ctx.counters.update_max_by_block(w.extremes, 0, 0, left)
+    ctx.counters.update_max_by_block(w.extremes, 0, 1, right)
+    ctx.counters.update_max_by_block(w.extremes, 0, 2, bottom)
+    ctx.counters.update_max_by_block(w.extremes, 0, 3, top)
+
+
+def insert_agents(w: Work, s: EnvState, thread: int) -> None:
+    """Inserts all agents."""
+    x0, y0, scale, columns, rows = grid(w, s)
+    u = thread
+    while u < ctx.num_agents:
+        x, y = position(u, s)
+        if is_finite(x, y):
+            cell = cell_index(to_cells(x, x0, scale), columns) + columns * cell_index(to_cells(y, y0, scale), rows)
+            w.next_in_cell[u] = ctx.array_ops.atomic_exchange(w.cell_heads, ctx.array_ops.assume_nonnegative(cell), i32(u))
+        u = ctx.array_ops.assume_nonnegative(u + list_threads)
+
+
 def gap_to_outside(x: np.float32, cell: int, ring: int, cells: int) -> np.float32:
     """Returns the distance of a coordinate to the nearest cell of its axis that is outside of a ring, in cells.
 
@@ -360,19 +334,17 @@ def gap_to_outside(x: np.float32, cell: int, ring: int, cells: int) -> np.float3
     return min(before, f32(cell + ring + 1) - x) if cell + ring < cells - 1 else before
 
 
-def _make_min_distance(squared: bool) -> DeviceFunction:
-    """`min_distance(gap, scale)`: a lower bound of the distance, or of its square, to agents at least `gap` cells away."""
-
-    @inline_function
-    def min_distance(gap: np.float32, scale: np.float32) -> np.float32:
-        length = max(gap - MARGIN, f32(0.0)) / scale
-        return length * length if squared else length
-
-    return min_distance
+def min_distance(gap: np.float32, scale: np.float32) -> np.float32:
+    """Returns a lower bound of the distance, or of its square, to agents at least `gap` cells away."""
+    length = max(gap - MARGIN, f32(0.0)) / scale
+    return length * length if is_squared else length
 
 
-def _make_find_neighbors(ctx: MultiAgentContext, search: NearestNeighbors, geometry: _Geometry) -> DeviceFunction:
-    """`find_neighbors` as in `CellList`. Its source is generated, because each of the nearest agents has its own variables."""
+def _make_find_neighbors(ctx: MultiAgentContext, search: NearestNeighbors, values: dict[str, Any]) -> DeviceFunction:
+    """`find_neighbors(i, s, p, w)`, which writes agent i's row of the field.
+
+    Its source is generated, because each of the nearest agents has its own variables.
+    """
     num_nearest = ctx.schema.array_fields[search.field].shape[1]
     source = "def find_neighbors(i, s, p, w):\n    x, y = position(i, s)\n" + initial_lines(num_nearest, "    ")
     source += f"""    more, ring = is_finite(x, y), 0
@@ -398,8 +370,9 @@ def _make_find_neighbors(ctx: MultiAgentContext, search: NearestNeighbors, geome
         more = gap < infinity and not d{num_nearest - 1} < min_distance(gap, scale)
         ring += 1
 """
-    scope: dict[str, Any] = geometry._asdict() | {"is_finite": is_finite, "gap_to_outside": gap_to_outside, "zero": f32(0.0)}
-    scope |= {"min_distance": _make_min_distance(bool(search.squared)), "distance": device_function(search.distance)}
+    functions = (grid, to_cells, cell_index, is_finite, gap_to_outside, min_distance)
+    scope: dict[str, Any] = {function.__name__: bind(function, **values) for function in functions} | {"zero": f32(0.0)}
+    scope |= {"position": values["position"], "distance": device_function(search.distance)}
     scope |= {"assume_nonnegative": ctx.array_ops.assume_nonnegative} | SOURCE_NAMES
     return inline_function(
         generate_function("find_neighbors", source + store_lines(search.field, num_nearest, "    "), **scope)
@@ -427,53 +400,40 @@ def search_segments(
         cell_list: the list of cells; None if an agent visits all others.
         condition: `condition(w, k)` -> whether the search runs in env k of the block.
     """
-    state, params, searches, clear_row, knn_by_distance = (
-        access.state,
-        ctx.params,
-        knn.searches,
-        knn.clear_row,
-        knn.knn_by_distance,
-    )
-    if cell_list is not None:
-        return _cell_segments(ctx, access, knn, cell_list, condition)
-
-    @inline_function
-    def search(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        if condition(w, k):
-            s, p = state(b, w, e, k), params(b, e)
-            if searches(i, s, p):
-                knn_by_distance(i, s, p)
-            else:
-                clear_row(i, s)
-
-    return [Segment(AGENTS, search)]
+    values = {"ctx": ctx, "access": access, "knn": knn, "condition": condition}
+    if cell_list is None:
+        return [Segment(AGENTS, bind(search_all, **values))]
+    values |= cell_list.values
+    return [Segment(ENVS, bind(build_list, **values)), Segment(AGENTS, bind(search_list, **values))]
 
 
-def _cell_segments(
-    ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions, cell_list: CellList, condition: DeviceFunction
-) -> list[Segment]:
-    """The segments of a search with a list of cells."""
-    state, params, searches, clear_row = access.state, ctx.params, knn.searches, knn.clear_row
-    _, clear, measure_extent, insert_agents, find_neighbors = cell_list
+def search_all(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+    """Searches all agents for the neighbors of agent i."""
+    if condition(w, k):
+        s, p = access.state(b, w, e, k), ctx.params(b, e)
+        if knn.searches(i, s, p):
+            knn.knn_by_distance(i, s, p)
+        else:
+            knn.clear_row(i, s)
 
-    @inline_function
-    def build_list(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-        if condition(w, k):
-            s = state(b, w, e, k)
-            clear(w, 0)
-            measure_extent(w, s, 0)
-            insert_agents(w, s, 0)
 
-    @inline_function
-    def search(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        if condition(w, k):
-            s, p = state(b, w, e, k), params(b, e)
-            if searches(i, s, p):
-                find_neighbors(i, s, p, w)
-            else:
-                clear_row(i, s)
+def build_list(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+    """Builds the list of cells by one thread."""
+    if condition(w, k):
+        s = access.state(b, w, e, k)
+        clear_list(w, 0)
+        measure_list(w, s, 0)
+        insert_agents(w, s, 0)
 
-    return [Segment(ENVS, build_list), Segment(AGENTS, search)]
+
+def search_list(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+    """Searches the list of cells for the neighbors of agent i."""
+    if condition(w, k):
+        s, p = access.state(b, w, e, k), ctx.params(b, e)
+        if knn.searches(i, s, p):
+            find_neighbors(i, s, p, w)
+        else:
+            knn.clear_row(i, s)
 
 
 def make_neighbor_search(
@@ -481,117 +441,110 @@ def make_neighbor_search(
 ) -> NeighborSearch:
     """Compiles the functions of the second kernel.
 
+    With a list of cells, the kernel has several blocks for each env. Each of them builds the whole list, which takes little
+    time and fits into shared memory. A second round searches the last state of an episode that ended. Otherwise it has a thread
+    for each agent, and distributes the agents that search over all threads.
+
     Args:
         ctx: the context.
         access: access to the state.
         knn: the functions for one agent.
         cell_list: the list of cells; None if an agent visits all others.
     """
-    return _search_all(ctx, access, knn) if cell_list is None else _search_cells(ctx, access, knn, cell_list)
-
-
-def _make_state_of(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
-    """`state_of(b, e, is_final)` -> the state of env e, or the last state of its episode that ended."""
-    from_global, current_or_final, same_step = access.from_global, access.current_or_final, ctx.same_step
-
-    @inline_function
-    def state_of(b: Batch, e: int, is_final: bool) -> EnvState:
-        return current_or_final(b, e, is_final) if same_step else from_global(b, e)
-
-    return state_of
-
-
-def _search_all(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions) -> NeighborSearch:
-    """The functions of a kernel with a thread for each agent, which distributes the agents that search over all threads."""
-    searches, clear_row, knn_by_key, state_of = knn.searches, knn.clear_row, knn.knn_by_key, _make_state_of(ctx, access)
-    agents, threads, load, params, same_step = (
-        ctx.num_agents, ctx.launch.threads_per_search_block, ctx.ops.load, ctx.params, ctx.same_step,
-    )  # fmt: skip
-    divmod_u32, fetch_add = ctx.array_ops.divmod_u32, ctx.array_ops.fetch_add
-    assume_nonnegative = ctx.array_ops.assume_nonnegative
-
-    @inline_function
-    def num_rounds(b: Batch, block: int, is_step: bool) -> int:
-        return 1
-
-    @inline_function
-    def clear(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
-        if thread == 0:
-            w.num_tasks[0] = i32(0)
-
-    @inline_function
-    def collect(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
-        v = assume_nonnegative(block * threads + thread)
-        if v < b.n * agents:
-            e, i = divmod_u32(v, agents)
-            last_state = 1 if same_step and is_step and load(b.final_mask, e, b1) else 0
-            n = 0
-            while n <= last_state:
-                s = state_of(b, e, n > 0)
-                if searches(i, s, params(b, e)):
-                    w.tasks[assume_nonnegative(fetch_add(w.num_tasks, 0))] = i32(2 * thread + n)
-                else:
-                    clear_row(i, s)
-                n = assume_nonnegative(n + 1)
-
-    @inline_function
-    def search(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
-        u, num_tasks = thread, assume_nonnegative(w.num_tasks[0])
-        while u < num_tasks:
-            task = assume_nonnegative(w.tasks[u])
-            e, i = divmod_u32(assume_nonnegative(block * threads + (task >> 1)), agents)
-            s = state_of(b, e, task & 1 != 0)
-            knn_by_key(i, s, params(b, e))
-            u = assume_nonnegative(u + threads)
-
+    threads, blocks = ctx.launch.threads_per_search_block, ctx.launch.search_blocks_per_env
+    values = {"ctx": ctx, "access": access, "knn": knn, "same_step": ctx.same_step}
+    values |= {"search_threads": threads, "blocks_per_env": blocks}
     arrays: WorkArrays = {"num_tasks": (i32, (1,)), "tasks": (i32, (2 * threads,))}
-    return NeighborSearch(named_tuple("Work", tuple(arrays)), arrays, num_rounds, (clear, collect, search))
+    rounds: Callable[..., int] = one_round
+    functions: tuple[Callable[..., None], ...] = (clear_tasks, collect_tasks, search_tasks)
+    if cell_list is not None:
+        arrays, values = cell_list.arrays, values | cell_list.values
+        rounds, functions = rounds_of_env, (clear_cells, measure_cells, insert_cells, search_cells)
+    compiled = tuple(bind(function, **values) for function in functions)
+    return NeighborSearch(named_tuple("Work", tuple(arrays)), arrays, bind(rounds, **values), compiled)
 
 
-def _search_cells(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions, cell_list: CellList) -> NeighborSearch:
-    """The functions of a kernel with several blocks for each env.
+def state_of(b: Batch, e: int, is_final: bool) -> EnvState:
+    """Returns the state of env e, or the last state of its episode that ended."""
+    if same_step:
+        return access.current_or_final(b, e, is_final)
+    return access.from_global(b, e)
 
-    Each block builds the whole list, which takes little time and fits into shared memory. A second round searches the last
-    state of an episode that ended.
-    """
-    searches, clear_row, state_of = knn.searches, knn.clear_row, _make_state_of(ctx, access)
-    arrays, clear_list, measure_list, insert_agents, find_neighbors = cell_list
-    agents, threads, blocks = ctx.num_agents, ctx.launch.threads_per_search_block, ctx.launch.search_blocks_per_env
-    load, params, same_step = ctx.ops.load, ctx.params, ctx.same_step
-    divmod_u32, assume_nonnegative = ctx.array_ops.divmod_u32, ctx.array_ops.assume_nonnegative
 
-    @inline_function
-    def num_rounds(b: Batch, block: int, is_step: bool) -> int:
-        e, _ = divmod_u32(block, blocks)
-        return 2 if same_step and is_step and load(b.final_mask, e, b1) else 1
+def one_round(b: Batch, block: int, is_step: bool) -> int:
+    """Returns 1."""
+    return 1
 
-    @inline_function
-    def state_in_round(b: Batch, block: int, round_index: int) -> EnvState:
-        e, _ = divmod_u32(block, blocks)
-        return state_of(b, e, round_index > 0)
 
-    @inline_function
-    def clear(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
-        clear_list(w, thread)
+def clear_tasks(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+    """Empties the list of agents that search."""
+    if thread == 0:
+        w.num_tasks[0] = i32(0)
 
-    @inline_function
-    def measure_extent(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
-        measure_list(w, state_in_round(b, block, round_index), thread)
 
-    @inline_function
-    def insert(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
-        insert_agents(w, state_in_round(b, block, round_index), thread)
-
-    @inline_function
-    def search(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
-        e, part = divmod_u32(block, blocks)
-        s, p, i = state_in_round(b, block, round_index), params(b, e), assume_nonnegative(part * threads + thread)
-        while i < agents:
-            if searches(i, s, p):
-                find_neighbors(i, s, p, w)
+def collect_tasks(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+    """Lists the agents that search, and clears the rows of the others."""
+    v = ctx.array_ops.assume_nonnegative(block * search_threads + thread)
+    if v < b.n * ctx.num_agents:
+        e, i = ctx.array_ops.divmod_u32(v, ctx.num_agents)
+        last_state = 1 if same_step and is_step and ctx.ops.load(b.final_mask, e, b1) else 0
+        n = 0
+        while n <= last_state:
+            s = state_of(b, e, n > 0)
+            if knn.searches(i, s, ctx.params(b, e)):
+                number = ctx.array_ops.assume_nonnegative(ctx.array_ops.fetch_add(w.num_tasks, 0))
+                w.tasks[number] = i32(2 * thread + n)
             else:
-                clear_row(i, s)
-            i = assume_nonnegative(i + blocks * threads)
+                knn.clear_row(i, s)
+            n = ctx.array_ops.assume_nonnegative(n + 1)
 
-    functions = (clear, measure_extent, insert, search)
-    return NeighborSearch(named_tuple("Work", tuple(arrays)), arrays, num_rounds, functions)
+
+def search_tasks(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+    """Searches for the agents of the list."""
+    u, num_tasks = thread, ctx.array_ops.assume_nonnegative(w.num_tasks[0])
+    while u < num_tasks:
+        task = ctx.array_ops.assume_nonnegative(w.tasks[u])
+        v = ctx.array_ops.assume_nonnegative(block * search_threads + (task >> 1))
+        e, i = ctx.array_ops.divmod_u32(v, ctx.num_agents)
+        knn.knn_by_key(i, state_of(b, e, task & 1 != 0), ctx.params(b, e))
+        u = ctx.array_ops.assume_nonnegative(u + search_threads)
+
+
+def rounds_of_env(b: Batch, block: int, is_step: bool) -> int:
+    """Returns 2 if an episode ended, whose last state is searched as well."""
+    e, _ = ctx.array_ops.divmod_u32(block, blocks_per_env)
+    return 2 if same_step and is_step and ctx.ops.load(b.final_mask, e, b1) else 1
+
+
+def state_in_round(b: Batch, block: int, round_index: int) -> EnvState:
+    """Returns the state that a round searches."""
+    e, _ = ctx.array_ops.divmod_u32(block, blocks_per_env)
+    return state_of(b, e, round_index > 0)
+
+
+def clear_cells(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+    """Empties the list."""
+    clear_list(w, thread)
+
+
+def measure_cells(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+    """Finds the extent of the positions."""
+    measure_list(w, state_in_round(b, block, round_index), thread)
+
+
+def insert_cells(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+    """Inserts all agents into the list."""
+    insert_agents(w, state_in_round(b, block, round_index), thread)
+
+
+def search_cells(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+    """Searches for the agents of a block."""
+    e, part = ctx.array_ops.divmod_u32(block, blocks_per_env)
+    s, p = state_in_round(b, block, round_index), ctx.params(b, e)
+    i = ctx.array_ops.assume_nonnegative(part * search_threads + thread)
+    while i < ctx.num_agents:
+        if knn.searches(i, s, p):
+            find_neighbors(i, s, p, w)
+        else:
+            knn.clear_row(i, s)
+        i = ctx.array_ops.assume_nonnegative(i + blocks_per_env * search_threads)

@@ -237,7 +237,7 @@ def make_store_action(
 # stream. The caller of `bind` replaces `load_stream`, `key`, `set_start` and `store_env` by other functions of this module.
 ops: Any = None
 functions: Any = None
-streams: Any = None
+rng_streams: Any = None
 same_step = False
 
 
@@ -308,7 +308,7 @@ def _make_observe(author_observe: DeviceFunction, num_features: int, ops: Memory
 
 def env_values(functions: EnvFunctions, options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:
     """Returns the values with which `bind` compiles functions on envs, for a step in which a thread has one env."""
-    return rule_values(options, ops) | {"functions": functions, "streams": make_rng_streams(ops)}
+    return rule_values(options, ops) | {"functions": functions, "rng_streams": make_rng_streams(ops)}
 
 
 def register_values() -> dict[str, Any]:
@@ -323,12 +323,12 @@ def load_env(b: Batch, e: int) -> Any:
 
 def load_stream(b: Batch, e: int) -> RngStream:
     """Returns the shared stream, since in most warps some env draws a number; an env's own one is read when it draws."""
-    return streams.load_shared(b)
+    return rng_streams.load_shared(b)
 
 
 def key(b: Batch, e: int, stream: RngStream, start: int, t: int) -> Key:
     """Returns the key at step t of the episode that began at clock `start`."""
-    return streams.key(b, e, stream, start, t)
+    return rng_streams.key(b, e, stream, start, t)
 
 
 def load_nothing(b: Batch, e: int) -> RngStream:
@@ -338,12 +338,12 @@ def load_nothing(b: Batch, e: int) -> RngStream:
 
 def key_read_late(b: Batch, e: int, stream: RngStream, start: int, t: int) -> Key:
     """As `key`; reads the stream when a number is drawn."""
-    return streams.key(b, e, streams.load_shared(b), start, t)
+    return rng_streams.key(b, e, rng_streams.load_shared(b), start, t)
 
 
 def load_first_key(b: Batch, e: int) -> RngStream:
     """As `load_stream`: the key at clock 0, whose `episode` is minus the stream's origin."""
-    return streams.key(b, e, streams.load_shared(b), u32(0), i32(0))
+    return rng_streams.key(b, e, rng_streams.load_shared(b), u32(0), i32(0))
 
 
 def key_in_registers(b: Batch, e: int, stream: RngStream, start: int, t: int) -> Key:

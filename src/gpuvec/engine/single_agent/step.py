@@ -30,7 +30,7 @@ from gpuvec.spec import SingleAgentEnv
 # What the functions below read, as in `env_functions`; `selections` is the result of `make_selections`.
 ops: Any = None
 functions: Any = None
-streams: Any = None
+rng_streams: Any = None
 selections: Any = None
 same_step, next_step, validate = False, False, False
 
@@ -56,10 +56,10 @@ def reset(b: Batch, e: int, clock: int, r: ResetRequest) -> None:
     """Resets env e if request r selects it, and writes its observation."""
     # No thread reads the shared stream in a reset, so the first one may write it.
     if e == 0:
-        streams.set_shared_seed(b, clock, r)
-    if streams.is_selected(b, e, r):
-        streams.begin_episode(b, e, clock, r)
-        own_key = streams.own_key(b, e, u32(clock), i32(0))
+        rng_streams.set_shared_seed(b, clock, r)
+    if rng_streams.is_selected(b, e, r):
+        rng_streams.begin_episode(b, e, clock, r)
+        own_key = rng_streams.own_key(b, e, u32(clock), i32(0))
         functions.store_state(b, e, new_state(b, own_key, functions.reset_params(b, e, r)))
     ops.store_row(b.obs, e, functions.observe(functions.load_state(b, e), functions.params(b, e)))
 

@@ -27,7 +27,7 @@ from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors import NeighborSearch
-from gpuvec.engine.multi_agent.observations import TileFunctions, tile_elements
+from gpuvec.engine.multi_agent.observation_stores import TileFunctions, tile_elements
 from gpuvec.engine.multi_agent.program import Program, make_program
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
 from gpuvec.engine.multi_agent.state_access import WorkArrays
