@@ -48,7 +48,7 @@ def make_bare_launch(env: Any, actions: Any) -> BareLaunch:
     from cuda.core import ObjectCode
 
     from gpuvec.engine.backends.cuda.kernels import make_kernels
-    from gpuvec.engine.layout.arguments import batch_members
+    from gpuvec.engine.layout.buffers import batch_members
 
     simulation = env.simulation
     options = simulation.options._replace(action_dtype=np.int64)

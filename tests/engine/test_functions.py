@@ -10,7 +10,14 @@ import pytest
 from numba import njit, types
 
 from gpuvec import Key, uniform
-from gpuvec.engine.compiler.functions import call_source, device_function, generate_function, params_as_scalars
+from gpuvec.engine.compiler.functions import (
+    bind,
+    call_source,
+    device_function,
+    generate_function,
+    inline_function,
+    params_as_scalars,
+)
 from gpuvec.errors import AuthoringError
 
 SCALE = 2.5
@@ -263,3 +270,70 @@ def test_a_call_with_many_arguments_collects_them_in_no_list(count):
     function = generate_function("call", f"def call(x):\n    return {call}\n", collect=lambda *arguments: arguments)
     assert function(1) == tuple(range(1, count + 1))
     assert not any("LIST" in instruction.opname for instruction in dis.get_instructions(function))
+
+
+class Limits(NamedTuple):
+    step: int
+    unused: int
+
+
+class Sizes(NamedTuple):
+    add: object
+    limits: Limits
+
+
+sizes = None
+has_wide_rows = False
+
+
+def add_step(x):
+    if has_wide_rows:
+        return x.missing  # An int has no such attribute, so the branch must not be typed.
+    return sizes.add(x, sizes.limits.step)
+
+
+def add_step_twice(x):
+    return add_step(add_step(x))
+
+
+def add_step_of_local(x):
+    limits = sizes.limits
+    return x + limits.step
+
+
+def sum_of(x, y):
+    return x + y
+
+
+class TestBind:
+    @staticmethod
+    def call(function, x):
+        @njit
+        def caller(x):
+            return function(x)
+
+        return caller(x)
+
+    @staticmethod
+    def sizes(step, unused=0):
+        return Sizes(inline_function(sum_of), Limits(step, unused))
+
+    def test_functions_read_attributes_and_call_each_other(self):
+        twice = bind(add_step_twice, sizes=self.sizes(5), has_wide_rows=False)
+        assert self.call(twice, 1) == 11
+        assert sizes is None  # The module keeps its own value.
+
+    def test_a_value_that_is_a_function_is_bound_with_the_same_values(self):
+        replaced = bind(add_step_twice, sizes=self.sizes(7), has_wide_rows=False, add_step=add_step_of_local)
+        assert self.call(replaced, 1) == 15
+
+    def test_functions_are_shared_if_all_that_they_read_is_equal(self):
+        first = bind(add_step, sizes=self.sizes(5), has_wide_rows=False)
+        assert bind(add_step, sizes=self.sizes(5, unused=1), has_wide_rows=False) is first
+        second = bind(add_step, sizes=self.sizes(6), has_wide_rows=False)
+        assert second is not first
+        assert (self.call(first, 1), self.call(second, 1)) == (6, 7)
+
+    def test_an_object_in_a_local_variable_is_compared_by_itself(self):
+        first, second = (bind(add_step_of_local, sizes=self.sizes(step)) for step in (5, 6))
+        assert (self.call(first, 1), self.call(second, 1)) == (6, 7)

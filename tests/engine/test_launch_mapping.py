@@ -15,9 +15,9 @@ from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.multi_agent.context import cpu_shared_counters
 from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
 from gpuvec.engine.multi_agent.program import make_program
-from gpuvec.engine.multi_agent.shared_counters import cpu_shared_counters
 from gpuvec.registration import registered_envs
 from gpuvec.vector.env_params import apply_params
 from gpuvec_envs import breakout, tag_continuous, tag_grid_world

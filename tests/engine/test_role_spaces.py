@@ -15,8 +15,7 @@ from tests.support.signal_env import ENV, watcher_allowed
 from tests.support.vector_envs import make_envs, play_with_reference
 
 from gpuvec import Ints, Observation, VectorEnv, each
-from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.masked_components import has_action_masks
+from gpuvec.engine.layout.declared_schema import has_action_masks, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.errors import ActionError, AuthoringError, StateError
 from gpuvec.random import Key
@@ -126,7 +125,7 @@ def test_invalid_actions_are_reported_with_the_role():
         env.check()
 
 
-@pytest.mark.slow_on("simulator")  # test_action_range.py has the same kernels with equal spaces
+@pytest.mark.slow_on("simulator")  # test_action_access.py has the same kernels with equal spaces
 def test_actions_out_of_range_become_the_last_of_their_space(backend):
     env = make(backend)
     env.reset(seed=1)

@@ -17,8 +17,7 @@ from tests.support.street_env import STREET
 
 import gpuvec
 from gpuvec import Features, Floats, Ints, Key, Observation, Time, assign, each
-from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.metric_kinds import metric_kinds
+from gpuvec.engine.layout.declared_schema import make_schema, metric_kinds
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 from gpuvec.testing.race_check import check_races
 from gpuvec.testing.reference.python_reference import PythonReference

@@ -17,9 +17,8 @@ from gpuvec.engine.backends.kernel_set import make_kernel_set
 from gpuvec.engine.compiler.frozen import Content, content_of, frozen_function
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.engine.compiler.types import DType, EnvParams, RolloutPolicy
-from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.engine.layout.buffer_layout import KernelSpec, make_kernel_spec
-from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions
+from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions, batch_members
 from gpuvec.engine.layout.declared_schema import check_fits_memory
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.layout.schema import MultiAgentSchema, sampled_action_dtype

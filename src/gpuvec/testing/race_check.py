@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.buffers import Buffer
-from gpuvec.engine.layout.masked_components import has_action_masks
-from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
+from gpuvec.engine.layout.declared_schema import author_function_of, has_action_masks, role_of_agent
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.observations import Time
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Reduction, first_function

@@ -18,11 +18,9 @@ from numba.np.numpy_support import from_dtype
 from gpuvec.engine.compiler.diagnostics import authoring_error, explain_compiler_errors
 from gpuvec.engine.compiler.functions import compile_for, device_function, params_as_scalars
 from gpuvec.engine.layout.buffers import SCALARS
-from gpuvec.engine.layout.critic_layout import make_critic_schema
+from gpuvec.engine.layout.declared_schema import make_critic_schema, reduction_name
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.reduction_fields import reduction_name
-from gpuvec.engine.layout.schema import ENGINE_FIELDS, EnvSchema, MultiAgentSchema
-from gpuvec.engine.layout.space_layout import ActionLayout
+from gpuvec.engine.layout.schema import ENGINE_FIELDS, ActionLayout, EnvSchema, MultiAgentSchema
 from gpuvec.errors import AuthoringError
 from gpuvec.observations import Time
 from gpuvec.phases import AGENTS, PAIRS, Assign, ByRole, Each, Reduction, phase_function

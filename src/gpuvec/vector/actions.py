@@ -14,7 +14,7 @@ import numpy as np
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import address_of, to_numpy
 from gpuvec.engine.layout.buffers import NO_FAULT
-from gpuvec.engine.layout.role_functions import role_of_agent
+from gpuvec.engine.layout.declared_schema import role_of_agent
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import ActionError

@@ -20,7 +20,7 @@ from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device import Device, has_several_gpus, parse_device, refuse_fork
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.backends.kernel_set import import_gpu_modules
-from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT
+from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.engine.single_agent.rollout_options import RANDOM

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.compiler.functions import author_function
+from gpuvec.engine.layout.declared_schema import author_function_of
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.role_functions import author_function_of
 from gpuvec.errors import AuthoringError, MissingExtraError, install_command
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.types import DType
-from gpuvec.engine.layout.arguments import make_packer, pack_arguments
+from gpuvec.engine.layout.buffers import make_packer, pack_arguments
 
 ResetLauncher: TypeAlias = Callable[..., None]  # launch(stream, *members of the batch, *members of the request)
 StepLauncher: TypeAlias = Callable[[int, int, bytes], None]  # launch(stream, action, outputs)

@@ -12,12 +12,11 @@ from gpuvec.engine.backends.cuda.launch_config import WARP_SIZE, make_launch_con
 from gpuvec.engine.backends.launchers import ResetLauncher, RolloutLauncher, StepLauncher
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.types import RolloutPolicy
-from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffers import KernelOptions, batch_members
 from gpuvec.engine.layout.params import request_class
+from gpuvec.engine.single_agent.rollout import explain_policy_errors
 from gpuvec.engine.single_agent.rollout_options import RolloutRequest
-from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 from gpuvec.errors import DeviceError
 
 if TYPE_CHECKING:

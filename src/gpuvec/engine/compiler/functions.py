@@ -13,7 +13,7 @@ import dis
 import linecache
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
@@ -22,6 +22,7 @@ import numpy as np
 from gpuvec.engine.compiler.counted_range import RANGE_NAME, cpu_counted_range
 from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.frozen import CONSTANT_TYPES, frozen_function
+from gpuvec.engine.compiler.function_objects import is_function_object
 from gpuvec.engine.compiler.refused_names import refuse_host_names
 from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.errors import AuthoringError
@@ -91,10 +92,25 @@ def referenced_values(function: types.FunctionType) -> dict[str, Any] | None:
         values |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
     except ValueError:
         return None
+    for name in [name for name, value in values.items() if is_function_object(value)]:
+        values |= _attributes_read(code, name, values.pop(name))
     values |= {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__}
     has_function = any(isinstance(constant, types.CodeType) for constant in code.co_consts)
     has_array = any(isinstance(value, np.ndarray) for value in values.values())
     return None if has_function or has_array else values
+
+
+def _attributes_read(code: types.CodeType, name: str, functions: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (source, value) of the attributes of an object of functions that code reads, such as ("ctx.ops.load", ...)."""
+    source, value = "", None
+    for instruction in dis.get_instructions(code):
+        if is_function_object(value) and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            source, value = f"{source}.{instruction.argval}", getattr(value, instruction.argval)
+        else:
+            if source:
+                yield source, value  # an object itself where code does more with it than read an attribute
+            is_read = instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and instruction.argval == name
+            source, value = (name, functions) if is_read else ("", None)
 
 
 def equality_key(function: types.FunctionType, values: dict[str, Any]) -> Any:
@@ -125,6 +141,35 @@ def _value_key(value: Any) -> Any:
         return kind, tuple(map(_value_key, value))
     # No other object has this address while `values` exists.
     return kind, id(value)
+
+
+def bind(function: Callable[..., Any], /, **values: Any) -> DeviceFunction:
+    """Compiles a function, and those of its module and of the engine that it calls, with other values of their global names.
+
+    So functions that read from top to bottom are compiled for one environment and one device. Compiled code reads attributes of
+    a dataclass or a NamedTuple as constants. Numba decides branches on a global name before it infers types, and LLVM those on
+    an attribute.
+
+    Args:
+        function: the Python function.
+        values: {global name: value}. What a function does not read is ignored. A value that is a Python function is bound, too.
+    """
+    return _bind(function, values, {})
+
+
+def _bind(function: Any, values: dict[str, Any], bound: dict[Any, DeviceFunction]) -> DeviceFunction:
+    """The compiled function of `function`; `bound` has those that are compiled with these values already."""
+    if function not in bound:
+        scope = function.__globals__ | values
+        for name in {op.argval for op in dis.get_instructions(function.__code__) if op.opname == "LOAD_GLOBAL"}:
+            value = scope.get(name)
+            own_modules = ("gpuvec.engine.", function.__module__)
+            if isinstance(value, types.FunctionType) and value.__module__.startswith(own_modules):
+                scope[name] = _bind(value, values, bound)
+        clone = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+        clone.__qualname__, clone.__module__ = function.__qualname__, function.__module__
+        bound[function] = inline_function(clone)
+    return bound[function]
 
 
 def is_inline(function: Callable[..., Any]) -> bool:

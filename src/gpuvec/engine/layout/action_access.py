@@ -16,7 +16,7 @@ from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, DType, Work
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.space_layout import ActionLayout
+from gpuvec.engine.layout.schema import ActionLayout
 
 
 def make_staged_action_reader(

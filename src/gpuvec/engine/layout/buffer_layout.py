@@ -10,16 +10,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.layout.buffers import (
+    SCALARS,
     Buffer,
     KernelOptions,
     Layout,
-    bookkeeping_buffers,
-    input_buffers,
-    pool_buffers,
-    reset_inputs,
 )
-from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT, make_critic_schema
-from gpuvec.engine.layout.declared_schema import make_schema
+from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, make_critic_schema, make_schema
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
 from gpuvec.spec import Environment
 
@@ -58,10 +54,26 @@ class KernelSpec:
                 outputs = outputs | {f"final_{CRITIC_OUTPUT}": outputs[CRITIC_OUTPUT]}
             final = {f"final_{name}": buffer for name, buffer in outputs.items() if name in ("obs", *_names(schema, "obs"))}
             outputs = outputs | final | {"final_mask": Buffer(np.bool_)}
+        bookkeeping = {f"param_{k}": Buffer(SCALARS[type(getattr(self.env.params, k))]) for k in options.per_env} | {
+            "start": Buffer(np.uint32),
+            "clock": Buffer(np.uint32, rows="block"),
+            "rng_streams": Buffer(np.uint32, (4,)),  # seed, its high word, row, origin
+            "shared": Buffer(np.uint32, (4,), rows="batch"),  # whether it is valid, seed, its high word, origin
+            "faults": Buffer(np.uint64, (2,), rows="batch"),  # first invalid action, first step of an env that needs a reset
+        }
+        pool = {f"pool_{name}": schema.fields[name]._replace(rows="pool") for name in options.pool}
+        # The actions of the roles but the first follow the inputs of a reset, before the outputs.
+        parts = schema.parts if isinstance(schema, MultiAgentSchema) else (schema,)
+        first_action, *other_actions = (Buffer(part.action.dtype, (*part.agents_shape, *part.action.shape)) for part in parts)
+        first_name, *other_names = _names(schema, "action")
+        reset_inputs = {
+            "mask": Buffer(np.bool_),
+            "seeds": Buffer(np.uint32, (3,)),
+        }  # whether the row has a seed, seed, high word
         return layout._replace(
-            persistent=layout.persistent | bookkeeping_buffers(options, self.env.params),
-            pool=pool_buffers({name: schema.fields[name] for name in options.pool}),
-            inputs=_inputs(schema),
+            persistent=layout.persistent | bookkeeping,
+            pool=pool | {"pool_size": Buffer(np.int32, rows="batch")} if pool else {},
+            inputs={first_name: first_action, **reset_inputs, **dict(zip(other_names, other_actions, strict=True))},
             outputs=outputs,
         )
 
@@ -87,15 +99,6 @@ def make_kernel_spec(env: Environment, options: KernelOptions, split: bool = Fal
 def _names(schema: EnvSchema, name: str) -> list[str]:
     """The names of the buffers `name` of all parts of the schema of many agents."""
     return [f"{name}{part.suffix}" for part in schema.parts] if isinstance(schema, MultiAgentSchema) else [name]
-
-
-def _inputs(schema: EnvSchema) -> dict[str, Buffer]:
-    """The buffers that a caller passes. The actions of the roles but the first follow the others, before the outputs."""
-    if not isinstance(schema, MultiAgentSchema) or not schema.role_schemas:
-        return input_buffers((*schema.agents_shape, *schema.action.shape), schema.action.discrete)
-    first, *others = (Buffer(part.action.dtype, (*part.agents_shape, *part.action.shape)) for part in schema.parts)
-    first_name, *other_names = _names(schema, "action")
-    return {first_name: first, **reset_inputs(), **dict(zip(other_names, others, strict=True))}
 
 
 def _single_agent_layout(schema: SingleAgentSchema) -> Layout:

@@ -1,4 +1,4 @@
-"""The types that describe buffers, and the buffers that every vector environment has.
+"""The types that describe buffers, the buffers that every vector environment has, and the arguments of kernels.
 
 The first argument of a kernel is a `Batch`: a NamedTuple with the address of each buffer and the number of envs `n`.
 
@@ -16,13 +16,16 @@ for all rows, which is valid until a row is seeded or reset individually. While 
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
-from gpuvec.engine.compiler.types import DType, EnvParams
+from gpuvec.engine.compiler.types import DType
 
 SCALARS: dict[type, DType] = {float: np.float32, int: np.int32, bool: np.bool_}
 # The value of max_episode_steps without a limit; no episode is as long.
@@ -124,41 +127,63 @@ def named_tuple(name: str, fields: tuple[str, ...]) -> Any:
     return NamedTuple(name, [(field, Any) for field in fields])
 
 
-def bookkeeping_buffers(options: KernelOptions, params: EnvParams) -> dict[str, Buffer]:
-    """Returns the buffers that every environment has in addition to its state.
+# The arguments of a kernel, 8 bytes each: the members of its `Batch`, then the scalars of a reset request.
+
+
+class StepArguments(NamedTuple):
+    """Views of the memory with the arguments of a step, and the places of those that differ from step to step.
+
+    Attributes:
+        words: all arguments as uint64.
+        octets: the same memory as bytes.
+        action: index in `words` of the address of the actions.
+        outputs: the bytes in `octets` with the addresses of the outputs.
+    """
+
+    words: memoryview
+    octets: memoryview
+    action: int
+    outputs: slice
+
+
+def batch_members(
+    owned: tuple[int, ...], outputs: bytes, num_envs: int, *, action: int = 0, mask: int = 0, seeds: int = 0
+) -> tuple[int, ...]:
+    """Returns the members of `Layout.batch`: addresses in the order of its fields, and E last.
 
     Args:
-        options: the options of the kernels.
-        params: the author's parameters.
+        owned: addresses of the owned buffers and of the reset pool, as `Simulation.buffer_addresses`.
+        outputs: addresses of the outputs, packed into 8 bytes each.
+        num_envs: E.
+        action: address of the actions.
+        mask: address of the (E,) bool mask of a reset.
+        seeds: address of the (E, 3) uint32 seeds of a reset.
     """
-    return {f"param_{k}": Buffer(SCALARS[type(getattr(params, k))]) for k in options.per_env} | {
-        "start": Buffer(np.uint32),
-        "clock": Buffer(np.uint32, rows="block"),
-        "rng_streams": Buffer(np.uint32, (4,)),  # seed, its high word, row, origin
-        "shared": Buffer(np.uint32, (4,), rows="batch"),  # whether it is valid, seed, its high word, origin
-        "faults": Buffer(np.uint64, (2,), rows="batch"),  # first invalid action, first step of an env that needs a reset
-    }
+    return (*owned, action, mask, seeds, *memoryview(outputs).cast("q"), num_envs)
 
 
-def pool_buffers(fields: dict[str, Buffer]) -> dict[str, Buffer]:
-    """Returns the buffers of the reset pool with `fields`, {name: buffer}, and of its size."""
-    pool = {f"pool_{name}": buffer._replace(rows="pool") for name, buffer in fields.items()}
-    return pool | {"pool_size": Buffer(np.int32, rows="batch")} if pool else {}
-
-
-def input_buffers(components: tuple[int, ...], discrete: bool) -> dict[str, Buffer]:
-    """Returns the buffers that a caller passes to a reset or a step.
+def pack_arguments(
+    block: NDArray[np.uint64], owned: tuple[int, ...], num_envs: int, num_request_scalars: int = 0
+) -> StepArguments:
+    """Writes the arguments that are the same in every step to an array of arguments.
 
     Args:
-        components: the shape of an env's actions: (), (K,), (A,) or (A, K).
-        discrete: whether actions are integers.
+        block: (number of members + `num_request_scalars`,) uint64, the arguments.
+        owned: addresses of the owned buffers and of the reset pool, as `Simulation.buffer_addresses`.
+        num_envs: E.
+        num_request_scalars: the number of arguments at the end of the block that are scalars of a request.
+
+    Returns:
+        Views of the block, through which each step writes the addresses of its actions and outputs.
     """
-    return {"action": Buffer(np.int32 if discrete else np.float32, components), **reset_inputs()}
+    num_members = len(block) - num_request_scalars
+    num_outputs = num_members - len(batch_members(owned, b"", 0))
+    block[:num_members] = batch_members(owned, bytes(8 * num_outputs), num_envs)
+    words = memoryview(block)  # type: ignore[arg-type]  # NumPy's stubs do not say that arrays are buffers on Python 3.11
+    return StepArguments(words, words.cast("B"), len(owned), slice(8 * (num_members - 1 - num_outputs), 8 * (num_members - 1)))
 
 
-def reset_inputs() -> dict[str, Buffer]:
-    """Returns the buffers that a caller passes to a reset alone."""
-    return {
-        "mask": Buffer(np.bool_),
-        "seeds": Buffer(np.uint32, (3,)),  # whether the row has a seed, seed, its high word
-    }
+def make_packer(dtypes: tuple[DType, ...]) -> Callable[..., None]:
+    """Makes `pack(block, offset, *values)`, which writes numbers of these `dtypes` from byte `offset` on, 8 bytes each."""
+    formats = [np.dtype(dtype).char for dtype in dtypes]
+    return struct.Struct("".join(f"{format_char}{8 - struct.calcsize(format_char)}x" for format_char in formats)).pack_into

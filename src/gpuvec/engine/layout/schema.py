@@ -2,22 +2,314 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
+import gymnasium as gym
 import numpy as np
 
+from gpuvec.engine.compiler.functions import author_function, generate_function
 from gpuvec.engine.compiler.types import DType
-from gpuvec.engine.layout.buffers import Buffer
-from gpuvec.engine.layout.index_sets import IndexSets
-from gpuvec.engine.layout.one_agent import STEP_RESULTS
-from gpuvec.engine.layout.space_layout import (
-    ActionLayout,
-    ObservationLayout,
-)
+from gpuvec.engine.layout.buffers import SCALARS, Buffer
+from gpuvec.errors import AuthoringError, OutOfMemoryError
 from gpuvec.observations import NearestNeighbors, Observation
-from gpuvec.phases import AGENTS
+from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign
+from gpuvec.spec import Bools, Floats, Int8s, Ints, MultiAgentEnv, SingleAgentEnv, UInt8s
+
+# The layout of observations and actions in memory, from their spaces.
+
+
+IMAGE_AXES = 3  # (C, H, W)
+MAX_TUPLE_COMPONENTS = 16  # of an action that many agents' functions receive as a tuple
+
+
+class ActionLayout(NamedTuple):
+    """The layout of an agent's action.
+
+    Attributes:
+        components: K; 0 for a scalar.
+        discrete: whether components are integers.
+    """
+
+    components: int
+    discrete: bool
+
+    @property
+    def dtype(self) -> DType:
+        """The type of a component as an argument of the author's functions: int32 or float32."""
+        return np.int32 if self.discrete else np.float32
+
+    @property
+    def is_long(self) -> bool:
+        """Whether functions of a multi-agent environment receive an action as an array, since a tuple would fill registers."""
+        return self.components > MAX_TUPLE_COMPONENTS
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one agent's action, (K,) or ()."""
+        return (self.components,) if self.components else ()
+
+
+class ObservationLayout(NamedTuple):
+    """The layout of an agent's observation.
+
+    Attributes:
+        shape: (D,) or, for an image, (C, H, W).
+        dtype: float32, or uint8 for an image.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType = np.float32
+
+    @property
+    def is_image(self) -> bool:
+        """Whether observations are images."""
+        return len(self.shape) == IMAGE_AXES
+
+    @property
+    def pixels_per_word(self) -> int:
+        """The number of neighboring pixels of a channel that are stored at once: 4 or 2 of uint8, if they divide a channel."""
+        if not self.is_image or self.dtype is not np.uint8:
+            return 1
+        return next(k for k in (4, 2, 1) if math.prod(self.shape[1:]) % k == 0)
+
+    @property
+    def num_features(self) -> int:
+        """The number of elements, D or C * H * W."""
+        return math.prod(self.shape)
+
+
+def make_observation_layout(observation: gym.Space[Any]) -> ObservationLayout:
+    """Returns the layout of the observations of the space `observation`.
+
+    Raises:
+        AuthoringError: the space is not a Box of shape (D,) and dtype float32, or (C, H, W) and dtype uint8 or float32.
+    """
+    if isinstance(observation, gym.spaces.Box):
+        dtypes: dict[int, tuple[DType, ...]] = {1: (np.float32,), IMAGE_AXES: (np.uint8, np.float32)}
+        for dtype in dtypes.get(len(observation.shape), ()):
+            if observation.dtype == dtype:
+                return ObservationLayout(observation.shape, dtype)
+    raise AuthoringError(
+        f"the observation space is {observation}; it must be a Box of shape (D,) and dtype float32, or for images a Box of "
+        "shape (channels, height, width) and dtype uint8 or float32."
+    )
+
+
+def mask_size(space: gym.Space[Any]) -> int:
+    """Returns N, the number of elements of an action mask for the action `space` of one agent.
+
+    Raises:
+        AuthoringError: the space is a Box, whose actions cannot be masked.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    raise AuthoringError(f"the action space is {space}; allowed(...) is for Discrete and MultiDiscrete actions: remove it.")
+
+
+def make_action_layout(space: gym.Space[Any]) -> ActionLayout:
+    """Returns the layout of the actions of `space`.
+
+    Raises:
+        AuthoringError: the space is not Discrete, MultiDiscrete of shape (K,) or Box of shape (K,), or is beyond int32.
+    """
+    limits = np.iinfo(np.int32)
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        counts = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
+        pairs = [(int(first), int(count)) for first, count in zip(np.ravel(space.start), np.ravel(counts), strict=True)]
+        if any(first < limits.min or first + count - 1 > limits.max for first, count in pairs):
+            raise AuthoringError(
+                f"the action space is {space}; its actions must be int32, from {limits.min} to {limits.max}: use a smaller one."
+            )
+    if isinstance(space, gym.spaces.Discrete):
+        return ActionLayout(0, True)
+    if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.Box) and len(space.shape) == 1:
+        return ActionLayout(space.shape[0], isinstance(space, gym.spaces.MultiDiscrete))
+    raise AuthoringError(f"the action space is {space}; it must be Discrete, MultiDiscrete of shape (K,) or Box of shape (K,).")
+
+
+# The index sets of an environment with many agents, and the fields of a state that belong to them.
+
+
+ARRAYS: dict[Any, DType] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_, Int8s: np.int8, UInt8s: np.uint8}
+IndexSets = dict[str, tuple[int, ...]]  # {name: shape}
+MAX_ELEMENTS = 1 << 31  # of a field in one env: an index of an element is an int32
+
+
+def make_index_sets(env: MultiAgentEnv, num_agents: int, roles: Mapping[str, int]) -> IndexSets:
+    """Returns {name: shape} of the sets of an environment: those that always exist, and those of its function `sets`.
+
+    Args:
+        env: the environment.
+        num_agents: A.
+        roles: {role: number of agents} of the roles that are sets.
+
+    Raises:
+        AuthoringError: a set with the name of another one, or a size that is no number of at least 1.
+    """
+    sets: IndexSets = {WORLD: (), AGENTS: (num_agents,), PAIRS: (num_agents, num_agents)}
+    for role, count in roles.items():
+        if role in sets:
+            raise AuthoringError(f"roles(p) has {role!r}, the name of a set that every environment has: choose another name.")
+        sets[role] = (count,)
+    declared = env.sets(env.params) if env.sets is not None else {}
+    if not isinstance(declared, Mapping):
+        raise AuthoringError(f"sets(p) returned {declared!r}; it must return a dict, {{name: size or (rows, columns)}}.")
+    for name, size in declared.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise AuthoringError(f"sets(p) has {name!r}; the name of a set must be an identifier of Python, such as 'cells'.")
+        if name in env.state._fields:
+            raise AuthoringError(f"sets(p) has {name!r}, the name of a field of the state: choose another name.")
+        if name in sets:
+            owner = "of a role" if name in roles else "that every environment has"
+            raise AuthoringError(f"sets(p) has {name!r}, a set {owner}: choose another name.")
+        shape = size if isinstance(size, tuple) else (size,)
+        if not shape or not all(_is_size(n) for n in shape):
+            raise AuthoringError(
+                f"sets(p) gives {name!r} the size {size!r}; it must be an integer of at least 1, or a tuple of them."
+            )
+        if math.prod(shape) >= MAX_ELEMENTS:
+            raise OutOfMemoryError(
+                f"the set {name!r} has {math.prod(shape):,} elements; at most {MAX_ELEMENTS - 1:,} are allowed."
+            )
+        sets[name] = tuple(int(n) for n in shape)
+    return sets
+
+
+def set_number(sets: IndexSets, index_set: str) -> int:
+    """Returns the number of a set, on which its random numbers depend: 0 for the agents.
+
+    Args:
+        sets: {name: shape} of all sets.
+        index_set: the name of the set.
+    """
+    return 0 if index_set == AGENTS else 1 + [name for name in sets if name != AGENTS].index(index_set)
+
+
+def make_array_field(env: MultiAgentEnv, sets: IndexSets, name: str, hint: Any) -> tuple[str, Buffer]:
+    """Returns the set that field `name` of the state belongs to, and its buffer: the shape of the set and of an element.
+
+    Args:
+        env: the environment.
+        sets: its index sets.
+        name: the name of the field.
+        hint: its annotation, such as `Floats` or `Annotated[Ints, "cells", 4]`.
+
+    Raises:
+        AuthoringError: a type, a set or a size that does not exist.
+    """
+    arguments: list[Any] = [AGENTS]
+    if get_origin(hint) is Annotated:
+        hint, *arguments = (argument for argument in get_args(hint) if argument is not NearestNeighbors)
+    if hint not in ARRAYS:
+        raise AuthoringError(
+            f"field {name!r} is a {hint}; it must be Floats, Ints, Bools, Int8s or UInt8s, or float, int or bool for the world."
+        )
+    if not arguments or arguments[0] not in sets:
+        declared_set = repr(arguments[0]) if arguments else "nothing"
+        raise AuthoringError(
+            f"field {name!r} belongs to {declared_set}; the first argument of Annotated is the set that it belongs to: "
+            f"{', '.join(map(repr, sets))}. Sizes follow it, as in Annotated[Floats, 'agents', 'num_rays']."
+        )
+    shape = sets[arguments[0]]
+    for size in arguments[1:]:
+        value: Any = getattr(env.params, size, None) if isinstance(size, str) and size in env.params._fields else size
+        if not _is_size(value):
+            raise AuthoringError(
+                f"field {name!r} has the size {size!r}; a size is an integer of at least 1, or the name of an int parameter of "
+                f"at least 1: {', '.join(k for k, v in env.params._asdict().items() if _is_size(v)) or 'there is none'}."
+            )
+        shape += (int(value),)
+    if not shape:
+        raise AuthoringError(f"field {name!r} is one number of the world: declare it as float, int or bool.")
+    if math.prod(shape) >= MAX_ELEMENTS:
+        raise OutOfMemoryError(
+            f"field {name!r} has shape {shape}, {math.prod(shape):,} elements in each environment: make it smaller."
+        )
+    return arguments[0], Buffer(ARRAYS[hint], shape)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+# A `SingleAgentEnv` with arrays in its state, or with images, in the form of a `MultiAgentEnv` with one agent.
+#
+# Threads of a block share the arrays of an env and the pixels of an image, as they share the agents of a multi-agent
+# environment. The scalars of the state are scalars of the world. One thread of each env calls the author's `step`, which writes
+# the arrays in place and returns the scalars.
+
+
+STEP_RESULTS = ("step_reward", "step_terminated")  # scalars that hold the results of a step until the engine stores them
+
+
+@lru_cache(maxsize=64)
+def as_multi_agent(env: SingleAgentEnv) -> MultiAgentEnv:
+    """Returns the environment in the form of a `MultiAgentEnv` with one agent.
+
+    Args:
+        env: the environment.
+    """
+    hints = get_type_hints(env.state, include_extras=True)
+    names, scalars = env.state._fields, tuple(name for name in env.state._fields if hints[name] in SCALARS)
+    fields = [*((name, hints[name]) for name in names), *zip(STEP_RESULTS, (float, bool), strict=True)]
+    state_class: Any = NamedTuple("State", fields)  # type: ignore[misc]  # computed
+    results, is_image = (*scalars, *STEP_RESULTS), make_observation_layout(env.spaces(env.params)[0]).is_image
+    state = f"State({', '.join(f's.{name}' for name in names)})"
+    new_scalars = "".join(f"new.{name}, " for name in scalars)
+    reset_arguments = "key, p" if len(scalars) == len(names) else f"{state}, key, p"
+    step_reward, step_terminated = STEP_RESULTS
+    # {name: function} of the multi-agent form, which call the author's functions
+    sources = {
+        "reset": f"(s, key, p):\n    new = author_reset({reset_arguments})\n    return ({new_scalars}zero, False)\n",
+        "step": f"(s, action, key, p):\n    new, reward, terminated = author_step({state}, action, key, p)\n"
+        f"    return ({new_scalars}reward, terminated)\n",
+        "reward": f"(i, s, t, p):\n    return s.{step_reward}\n",
+        "terminated": f"(i, s, p):\n    return s.{step_terminated}\n",
+        "pixel": f"(i, cell, s, t, p):\n    return author_observe(cell, {state}, p)\n",
+        "allowed": f"(i, action, s, p):\n    return author_allowed(action, {state}, p)\n",
+        "metrics": f"(s, p):\n    return author_metrics({state}, p)\n",
+        "features": f"(i, s, t, p):\n    return author_observe({state}, p)\n",
+    }
+    scope = {"State": env.state, "author_reset": env.reset, "author_step": env.step, "author_observe": env.observe}
+    scope |= {"author_allowed": env.allowed, "author_metrics": env.metrics, "zero": np.float32(0.0)}
+    functions = {name: generate_function(name, f"def {name}{source}", **scope) for name, source in sources.items()}
+    # The engine counts features in Python, where a CUDA C++ implementation of `observe` cannot be called.
+    scope["author_observe"] = author_function(env.observe)
+    functions["features"].author = generate_function("features", f"def features{sources['features']}", **scope)
+
+    def observation(p: Any) -> Observation:
+        return Observation(pixel=functions["pixel"]) if is_image else Observation(functions["features"])
+
+    return MultiAgentEnv(
+        state=state_class,
+        params=env.params,
+        spaces=env.spaces,
+        agents=_one_agent,
+        reset=(Assign(results, functions["reset"]),),
+        phases=(Assign(results, functions["step"], has_action=True),),
+        reward=functions["reward"],
+        terminated=functions["terminated"],
+        observation=observation,
+        allowed=functions["allowed"] if env.allowed is not None else None,
+        masked_components=env.masked_components,
+        metrics=functions["metrics"] if env.metrics is not None else None,
+        critic_observation=env.critic_observation,
+        structural=env.structural,
+        max_episode_steps=env.max_episode_steps,
+        reset_options=env.reset_options,
+        field_ranges=env.field_ranges,
+    )
+
+
+def _one_agent(p: Any) -> int:
+    return 1
+
 
 # {dtype: the buffer of `packed_fields`, and the array of staged elements}
 PACKED_BUFFERS = {np.float32: "floats", np.int32: "ints", np.bool_: "bools", np.int8: "int8s", np.uint8: "uint8s"}

@@ -12,21 +12,42 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, Work
+from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, SharedArray, Work
 from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_stage, make_staged_action_reader
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
-from gpuvec.engine.layout.one_agent import as_multi_agent
+from gpuvec.engine.layout.declared_schema import function_of_agents
 from gpuvec.engine.layout.params import make_param_readers
 from gpuvec.engine.layout.rng_streams import RngStreamAccess, make_rng_streams
-from gpuvec.engine.layout.role_functions import function_of_agents
-from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.layout.space_layout import ActionLayout
+from gpuvec.engine.layout.schema import ActionLayout, MultiAgentSchema, as_multi_agent
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.shared_counters import SharedCounters
 from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import ByRole, Reduction
 from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
+
+# Integer counters that the threads of a block share; the result of their operations does not depend on the order.
+
+
+class SharedCounters(NamedTuple):
+    """The compiled operations on a two-dimensional array of counters."""
+
+    increment: DeviceFunction  # increment(array, k, j): array[k, j] += 1
+    update_max: DeviceFunction  # update_max(array, k, j, value): array[k, j] = max(array[k, j], value)
+    update_max_by_block: DeviceFunction  # as `update_max`, for a call by all threads of the block
+
+
+def cpu_shared_counters() -> SharedCounters:
+    """Returns the operations on a CPU, where one thread runs an env, and in the simulator, where one thread runs at a time."""
+
+    @inline_function
+    def increment(array: SharedArray, k: int, j: int) -> None:
+        array[k, j] += array.dtype.type(1)
+
+    @inline_function
+    def update_max(array: SharedArray, k: int, j: int, value: int) -> None:
+        array[k, j] = max(array[k, j], value)
+
+    return SharedCounters(increment, update_max, update_max)
 
 
 class ActionReaders(NamedTuple):
@@ -128,6 +149,12 @@ class MultiAgentContext:
         """The step at which an episode is truncated."""
         limit = self.options.max_episode_steps
         return np.int32(NO_STEP_LIMIT if limit is None else limit)
+
+    @property
+    def rewarded_role(self) -> int:
+        """The number of the role whose rewards are the reward of an env; -1 for those of all agents."""
+        roles = list(self.schema.roles)
+        return roles.index(self.options.reward) if self.options.reward in roles else -1
 
     @property
     def tile_holds_block(self) -> bool:

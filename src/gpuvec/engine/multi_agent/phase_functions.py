@@ -1,25 +1,47 @@
-"""The functions of phases, compiled for one element of an index set, whatever calls them: a step, or the start of an episode.
+"""The phases of a step and of a reset: the author's functions of each element of an index set, and reductions over a set.
 
-Letters: e an env, k its index in the block, c the number of an element of the set, A agents.
+The result of a reduction does not depend on the order in which threads visit elements. For counts, the threads of a block add
+to a shared integer, which starts at 0. The argmin is the element with the largest rank, an integer that decreases with the
+value.
+
+Letters: e an env, k its index in the block, c the number of an element of the set or a lane, A agents, i an agent or an element
+that contributes to a reduction, x the place of an element in C order.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
-from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, EnvParams, Work
-from gpuvec.engine.layout.index_sets import set_number
+from gpuvec.engine.compiler.dtypes import f32, i32, i64
+from gpuvec.engine.compiler.functions import bind, device_function, generate_function, inline_function
+from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, DType, EnvParams, EnvState, SharedArray, Work
+from gpuvec.engine.layout.declared_schema import REDUCTION_SOURCES, count_lanes, identity_of, result_of_none
+from gpuvec.engine.layout.schema import PACKED_BUFFERS, set_number
 from gpuvec.engine.multi_agent.context import MultiAgentContext
-from gpuvec.engine.multi_agent.segments import AGENTS as AGENT_UNIT
-from gpuvec.engine.multi_agent.segments import ENVS, Segment
-from gpuvec.engine.multi_agent.state_access import StateAccess
-from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each
+from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment
+from gpuvec.engine.multi_agent.state_access import COUNTERS, StateAccess, WorkArrays
+from gpuvec.phases import AGENTS as AGENT_SET
+from gpuvec.phases import PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.random import Key, key_of_set
 
-u32 = np.uint32
+# What the functions below read: the context, the access to the state, `condition(w, k)`, the author's function, the index of an
+# element and the number of its set; and for single phases the actions, for reductions the counter, the operations and the
+# sizes.
+ctx: Any = None
+access: Any = None
+condition: Any = None
+function: Any = None
+index: Any = None
+set_index, counter, num_elements, num_lanes, half = 0, 0, 0, 0, 0
+action_at: Any = None
+atomic_update: Any = None
+lanes: Any = None
+identity: Any = None
+dtype: Any = None
+is_pair, stages_actions, is_uncounted, flag = False, False, False, False
 
 
 def unit_of_set(ctx: MultiAgentContext, index_set: str) -> tuple[int, int]:
@@ -31,7 +53,7 @@ def unit_of_set(ctx: MultiAgentContext, index_set: str) -> tuple[int, int]:
     """
     if index_set == WORLD:
         return ENVS, 0
-    return AGENT_UNIT, 0 if index_set == AGENTS else int(np.prod(ctx.schema.sets[index_set]))
+    return AGENTS, 0 if index_set == AGENT_SET else int(np.prod(ctx.schema.sets[index_set]))
 
 
 def make_index(ctx: MultiAgentContext, index_set: str) -> DeviceFunction:
@@ -54,40 +76,21 @@ def make_index(ctx: MultiAgentContext, index_set: str) -> DeviceFunction:
     return inline_function(generate_function("index", source, divmod_u32=ctx.array_ops.divmod_u32))
 
 
-def make_set_key(ctx: MultiAgentContext, index_set: str) -> DeviceFunction:
-    """Compiles `set_key(key)`, the key of the draws of a set, so that equal draw numbers of two sets are different draws.
-
-    Args:
-        ctx: the context.
-        index_set: the name of the set.
-    """
-    number, of_set = set_number(ctx.schema.sets, index_set), device_function(key_of_set)
-
-    @inline_function
-    def set_key(key: Key) -> Key:
-        return of_set(key, number)  # type: ignore[no-any-return]  # a Key
-
-    @inline_function
-    def agents_key(key: Key) -> Key:
+def set_key(key: Key) -> Key:
+    """Returns the key of the draws of a set, so that equal draw numbers of two sets are different draws."""
+    if set_index == 0:  # the agents
         return key
+    return _key_of_set(key, set_index)
 
-    return set_key if number else agents_key
+
+_key_of_set = device_function(key_of_set)
 
 
-def make_element_action(ctx: MultiAgentContext) -> DeviceFunction:
-    """Compiles `action_of(b, w, e, k, i)`, the action of agent i as an argument of the author's functions.
-
-    Args:
-        ctx: the context.
-    """
-    A, stages_actions = ctx.num_agents, ctx.stages_actions
-    load_action, read_staged_action = ctx.actions.load_action, ctx.actions.read_staged_action
-
-    @inline_function
-    def action_of(b: Batch, w: Work, e: int, k: int, i: int) -> Action:
-        return read_staged_action(w, k * A + i) if stages_actions else load_action(b, e * A + i)
-
-    return action_of
+def action_of(b: Batch, w: Work, e: int, k: int, i: int) -> Action:
+    """Returns the action of agent i as an argument of the author's functions."""
+    if stages_actions:
+        return ctx.actions.read_staged_action(w, k * ctx.num_agents + i)
+    return ctx.actions.load_action(b, e * ctx.num_agents + i)
 
 
 def make_phase_element(ctx: MultiAgentContext, access: StateAccess, phase: Any, has_action: bool) -> tuple[str, DeviceFunction]:
@@ -104,95 +107,44 @@ def make_phase_element(ctx: MultiAgentContext, access: StateAccess, phase: Any, 
     """
     if isinstance(phase, Assign):
         return WORLD, make_assignment(ctx, access, phase)
-    each = phase if isinstance(phase, Each) else Each(AGENTS, phase)
-    return each.index_set, make_each_element(ctx, access, each, has_action)
+    each = phase if isinstance(phase, Each) else Each(AGENT_SET, phase)
+    name = each.index_set
+    values = {"access": access, "function": device_function(each.function), "index": make_index(ctx, name)}
+    values |= {"ctx": ctx, "set_index": set_number(ctx.schema.sets, name)}
+    # The agents whose actions functions of the set receive; None if they receive none.
+    if ctx.role_contexts:
+        acting = next((role for role in ctx.role_contexts if role.schema.role == name), None)
+    else:
+        acting = ctx if name in (AGENT_SET, PAIRS) else None
+    if not has_action or acting is None:
+        return name, bind(run_world if name == WORLD else run_element, **values)
+    values |= {"ctx": acting, "stages_actions": acting.stages_actions, "is_pair": name == PAIRS}
+    values["action_at"] = ctx.array_ops.subarray((acting.schema.action.components,))
+    return name, bind(run_with_long_action if acting.schema.action.is_long else run_with_action, **values)
 
 
-def make_step_segment(
-    ctx: MultiAgentContext, unit: int, element: DeviceFunction, condition: DeviceFunction, key_of: DeviceFunction
-) -> Segment:
-    """Compiles the segment of a step that calls `element(b, w, e, k, c, key, p)` for each unit.
-
-    Args:
-        ctx: the context.
-        unit: ENVS or AGENTS; the caller sets `num_elements`.
-        element: the function.
-        condition: `condition(w, k)` -> whether it is called in env k of the block.
-        key_of: `key_of(w, k)` -> the key of its draws.
-    """
-    params = ctx.params
-
-    @inline_function
-    def run(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
-        if condition(w, k):
-            element(b, w, e, k, c, key_of(w, k), params(b, e))
-
-    @inline_function
-    def run_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-        run(b, w, e, k, 0, clock)
-
-    return Segment(unit, run_env if unit == ENVS else run)
+def run_world(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+    """Calls the author's function of the world."""
+    function(access.state(b, w, e, k), set_key(key), p)
 
 
-def make_each_element(ctx: MultiAgentContext, access: StateAccess, phase: Each, has_action: bool) -> DeviceFunction:
-    """Compiles `run(b, w, e, k, c, key, p)`, which calls the function of a phase for element c of its set.
-
-    Args:
-        ctx: the context.
-        access: access to the state.
-        phase: the phase.
-        has_action: whether its function receives the action of an agent, as those of agents and pairs do in a step.
-    """
-    state, function = access.state, device_function(phase.function)
-    index, set_key = make_index(ctx, phase.index_set), make_set_key(ctx, phase.index_set)
-    acting = acting_context(ctx, phase.index_set) if has_action else None
-
-    @inline_function
-    def run_world(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-        function(state(b, w, e, k), set_key(key), p)
-
-    @inline_function
-    def run(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-        function(index(c), state(b, w, e, k), set_key(key), p)
-
-    if acting is not None:
-        return _make_acting_element(acting, access, phase, index, set_key)
-    return run_world if phase.index_set == WORLD else run
+def run_element(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+    """Calls the author's function of element c of a set."""
+    function(index(c), access.state(b, w, e, k), set_key(key), p)
 
 
-def acting_context(ctx: MultiAgentContext, index_set: str) -> MultiAgentContext | None:
-    """Returns the context of the agents whose actions functions of a set receive in a step; None if they receive none.
-
-    Args:
-        ctx: the context.
-        index_set: the name of the set.
-    """
-    if not ctx.role_contexts:
-        return ctx if index_set in (AGENTS, PAIRS) else None
-    return next((role for role in ctx.role_contexts if role.schema.role == index_set), None)
+def run_with_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+    """Calls the author's function of an agent or a pair with the agent's action."""
+    action = action_of(b, w, e, k, c // ctx.num_agents if is_pair else c)
+    function(index(c), access.state(b, w, e, k), action, set_key(key), p)
 
 
-def _make_acting_element(
-    ctx: MultiAgentContext, access: StateAccess, phase: Each, index: DeviceFunction, set_key: DeviceFunction
-) -> DeviceFunction:
-    """`run` as in `make_each_element`, for a function that receives the action of an agent of the context."""
-    state, function, action_of, A = access.state, device_function(phase.function), make_element_action(ctx), ctx.num_agents
-    is_pair = phase.index_set == PAIRS
-    K = ctx.schema.action.components
-    action_at = ctx.array_ops.subarray((K,))
-
-    @inline_function
-    def run_with_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-        action = action_of(b, w, e, k, c // A if is_pair else c)
-        function(index(c), state(b, w, e, k), action, set_key(key), p)
-
-    @inline_function
-    def run_with_long_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-        # A function that a kernel calls cannot return an array.
-        action = action_at(w.actions, (k * A + (c // A if is_pair else c)) * K)
-        function(index(c), state(b, w, e, k), action, set_key(key), p)
-
-    return run_with_long_action if ctx.schema.action.is_long else run_with_action
+def run_with_long_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+    """As `run_with_action`, for an action that is an array in shared memory."""
+    # A function that a kernel calls cannot return an array.
+    i = c // ctx.num_agents if is_pair else c
+    action = action_at(w.actions, (k * ctx.num_agents + i) * ctx.schema.action.components)
+    function(index(c), access.state(b, w, e, k), action, set_key(key), p)
 
 
 def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) -> DeviceFunction:
@@ -209,10 +161,286 @@ def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) 
     if phase.has_action:
         K = ctx.schema.action.components
         action = f"action_at(w.actions, k * {K}), " if ctx.schema.action.is_long else "action_of(b, w, e, k, 0), "
-        scope = {"action_of": make_element_action(ctx), "action_at": ctx.array_ops.subarray((K,))}
+        scope = {
+            "action_of": bind(action_of, ctx=ctx, stages_actions=ctx.stages_actions),
+            "action_at": ctx.array_ops.subarray((K,)),
+        }
     # An environment with one agent has one set of random numbers.
     arguments = f"state(b, w, e, k), {action}{'key' if ctx.schema.is_single_agent else 'set_key(key)'}"
     source = f"def run(b, w, e, k, c, key, p):\n    values = function({arguments}, p)\n"
     source += "".join(f"    {column} = {value}\n" for column, value in zip(columns, values, strict=True))
-    scope |= {"function": device_function(phase.function), "state": access.state, "set_key": make_set_key(ctx, WORLD)}
+    scope |= {
+        "function": device_function(phase.function),
+        "state": access.state,
+        "set_key": bind(set_key, set_index=set_number(ctx.schema.sets, WORLD)),
+    }
     return inline_function(generate_function("run", source, **scope))
+
+
+# Reductions. Lane l of L combines elements l, l + L, l + 2 L, ... in this order. The lanes are then combined in a tree: lane l
+# with lane l + L / 2, and so on. Floats are thus rounded in the same way on every device and for every number of threads.
+
+
+SEQUENTIAL_LANES = 8  # So many lanes are combined by one thread, without barriers.
+
+
+def tree_work_arrays(ctx: MultiAgentContext) -> WorkArrays:
+    """Returns the arrays of the work in which lanes are combined, one for each dtype.
+
+    Args:
+        ctx: the context.
+    """
+    lanes: dict[DType, int] = {}
+    for reduction in ctx.all_reductions:
+        if reduction.kind in REDUCTION_SOURCES and reduction.at is None:
+            dtype = ctx.schema.scalar_fields[reduction.field]
+            lanes[dtype] = max(lanes.get(dtype, 0), count_lanes(math.prod(ctx.schema.sets[reduction.over])))
+    return {_lane_array(dtype): (dtype, (ctx.launch.envs_per_block, count)) for dtype, count in lanes.items()}
+
+
+def _lane_array(dtype: DType) -> str:
+    """The name of the array for the lanes of a reduction of that dtype."""
+    return f"lane_{PACKED_BUFFERS[dtype]}"
+
+
+MAX_RANK = np.int64(np.iinfo(np.int64).max)
+INDEX_MASK = np.int64(2**31 - 1)  # the low bits of a rank, which hold the element
+
+
+class Lanes(NamedTuple):
+    """The compiled functions on the lanes of a reduction."""
+
+    combine: DeviceFunction  # combine(x, y) -> the combination of two numbers
+    load: DeviceFunction  # load(w, k, c) -> lane c of env k
+    store: DeviceFunction  # store(w, k, c, value)
+
+
+def reduction_segments(
+    ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
+) -> list[Segment]:
+    """Compiles the segments of a reduction, which update its counter or its lanes, and write its field.
+
+    With `at`, a first segment sets all elements of the field to the result of no contribution, and in a second one threads
+    update elements by atomic operations on integers, whose result does not depend on the order.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        reduction: the reduction.
+        number: the index of its counter.
+        condition: `condition(w, k)` -> whether the reduction runs in env k of the block.
+    """
+    _, count = unit_of_set(ctx, reduction.over)
+    values = {"ctx": ctx, "access": access, "condition": condition, "function": device_function(reduction.function)}
+    values |= {"index": make_index(ctx, reduction.over), "counter": number, "is_uncounted": reduction.kind == "all"}
+    if reduction.at is not None:
+        target_set = ctx.schema.field_sets[reduction.field]
+        clear = _make_clear(ctx, access, reduction, target_set, condition)
+        contribute = _make_contribution(ctx, access, reduction, target_set, condition, _make_update(ctx, reduction, values))
+        clears = Segment(AGENTS, clear, num_elements=unit_of_set(ctx, target_set)[1])
+        return [clears, Segment(AGENTS, contribute, num_elements=count)]
+    if reduction.kind in REDUCTION_SOURCES:
+        return _tree_segments(ctx, access, reduction, values)
+    result = _result_segment(access, reduction, number, condition)
+    if reduction.kind != "argmin":
+        return [Segment(AGENTS, bind(count_element, **values), num_elements=count), result]
+    if ctx.launch.envs_per_block == 1:
+        return [Segment(BLOCK, bind(rank_block, **values, num_elements=count or ctx.num_agents)), result]
+    return [Segment(AGENTS, bind(rank_element, **values), num_elements=count), result]
+
+
+def _tree_segments(ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, values: dict[str, Any]) -> list[Segment]:
+    """The segments of a sum or an extremum: each lane, then the levels of the tree, and the result."""
+    dtype, size = ctx.schema.scalar_fields[reduction.field], math.prod(ctx.schema.sets[reduction.over])
+    num_lanes, array = count_lanes(size), f"w.{_lane_array(dtype)}[k, c]"
+    sources = {
+        "combine": f"def combine(x, y):\n    return {REDUCTION_SOURCES[reduction.kind]}\n",
+        "load": f"def load(w, k, c):\n    return {array}\n",
+        "store": f"def store(w, k, c, value):\n    {array} = value\n",
+    }
+    lanes = Lanes(*(inline_function(generate_function(name, source, t=dtype)) for name, source in sources.items()))
+    values = values | {
+        "lanes": lanes,
+        "dtype": dtype,
+        "num_elements": size,
+        "identity": dtype(identity_of(reduction.kind, dtype)),
+    }
+    segments = [Segment(AGENTS, bind(combine_elements, **values, num_lanes=num_lanes), num_elements=num_lanes)]
+    while num_lanes > SEQUENTIAL_LANES:
+        num_lanes //= 2
+        segments.append(Segment(AGENTS, bind(combine_lanes, lanes=lanes, half=num_lanes), num_elements=num_lanes))
+    field = access.layout.scalar_columns[reduction.field].format("k")
+    source = f"def write_result(b, w, e, k, clock):\n    if condition(w, k):\n        {field} = last_levels(w, k)\n"
+    scope = {"condition": values["condition"], "last_levels": bind(last_levels, lanes=lanes, num_lanes=num_lanes)}
+    return [*segments, Segment(ENVS, inline_function(generate_function("write_result", source, **scope)))]
+
+
+def combine_elements(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
+    """Combines the elements of lane c."""
+    if condition(w, k):
+        result, n = identity, ctx.array_ops.assume_nonnegative(c)
+        while n < num_elements:
+            result = lanes.combine(result, dtype(function(index(n), access.state(b, w, e, k), ctx.params(b, e))))
+            n = ctx.array_ops.assume_nonnegative(n + num_lanes)
+        lanes.store(w, k, c, result)
+
+
+def combine_lanes(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
+    """Combines lanes c and c + `half`."""
+    lanes.store(w, k, c, lanes.combine(lanes.load(w, k, c), lanes.load(w, k, c + half)))
+
+
+def last_levels(w: Work, k: int) -> float:
+    """Combines the last lanes."""
+    distance = num_lanes // 2
+    while distance > 0:
+        for c in range(distance):
+            lanes.store(w, k, c, lanes.combine(lanes.load(w, k, c), lanes.load(w, k, c + distance)))
+        distance //= 2
+    return lanes.load(w, k, 0)
+
+
+def count_element(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+    """Counts an element for which the function is true; for `all_of`, one for which it is false."""
+    if condition(w, k) and function(index(i), access.state(b, w, e, k), ctx.params(b, e)) != is_uncounted:
+        ctx.counters.increment(w.status, k, COUNTERS + counter)
+
+
+def element_value(b: Batch, w: Work, e: int, k: int, i: int) -> float:
+    """Returns the value of element i."""
+    return f32(function(index(i), access.state(b, w, e, k), ctx.params(b, e))) + f32(0.0)  # The sum turns -0.0 into 0.0.
+
+
+def rank(value: float, i: int) -> int:
+    """Returns the rank of an element: larger for a smaller value, and for a lower index of equal values; 0 for infinity."""
+    return MAX_RANK - (i64(ctx.array_ops.ordered_bits(value)) << i64(31) | i64(i)) if value < f32(np.inf) else i64(0)
+
+
+def rank_element(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+    """Updates the largest rank by that of element i."""
+    if condition(w, k):
+        ctx.counters.update_max(w.best_rank, k, counter, rank(element_value(b, w, e, k, i), i))
+
+
+def rank_block(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+    """As `rank_element`, in a block with one env: each thread first finds the least value of its elements."""
+    least, i, u = f32(np.inf), 0, thread
+    while u < num_elements and condition(w, 0):
+        value = element_value(b, w, e0, 0, u)
+        least, i = (value, u) if value < least else (least, i)
+        u = ctx.array_ops.assume_nonnegative(u + ctx.launch.threads_per_block)
+    ctx.counters.update_max_by_block(w.best_rank, 0, counter, rank(least, i))
+
+
+def _result_segment(access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction) -> Segment:
+    """The segment that writes the field of the result."""
+    counter = f"w.best_rank[k, {number}]" if reduction.kind == "argmin" else f"w.status[k, {COUNTERS + number}]"
+    result = {
+        "count": "counter",
+        "any": "counter != i32(0)",
+        "all": "counter == i32(0)",
+        "argmin": "i32((max_rank - counter) & index_mask) if counter else i32(-1)",
+    }[reduction.kind]
+    field = access.layout.scalar_columns[reduction.field].format("k")
+    source = "def write_result(b, w, e, k, clock):\n    if condition(w, k):\n"
+    source += f"        counter = {counter}\n        {field} = {result}\n"
+    scope = {"condition": condition, "i32": i32, "max_rank": MAX_RANK, "index_mask": INDEX_MASK}
+    return Segment(ENVS, inline_function(generate_function("write_result", source, **scope)))
+
+
+def _make_clear(
+    ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, target_set: str, condition: DeviceFunction
+) -> DeviceFunction:
+    """`clear(b, w, e, k, c, clock)`, which sets element c of the field to the result of no contribution."""
+    dtype = ctx.schema.array_fields[reduction.field].dtype
+    source = "def clear(b, w, e, k, c, clock):\n    if condition(w, k):\n"
+    source += f"        state(b, w, e, k).{reduction.field}[index(c)] = none\n"
+    scope = {"condition": condition, "state": access.state, "index": make_index(ctx, target_set)}
+    none = dtype(result_of_none(reduction.kind, dtype))
+    return inline_function(generate_function("clear", source, **scope, none=none))
+
+
+def _make_contribution(
+    ctx: MultiAgentContext,
+    access: StateAccess,
+    reduction: Reduction,
+    target_set: str,
+    condition: DeviceFunction,
+    update: DeviceFunction,
+) -> DeviceFunction:
+    """`contribute(b, w, e, k, i, clock)`, which updates the element to which element i contributes, if there is one."""
+    assert reduction.at is not None, "a scatter"
+    index = make_index(ctx, reduction.over)
+    source = "def contribute(b, w, e, k, i, clock):\n    if condition(w, k):\n"
+    source += "        s, p = state(b, w, e, k), params(b, e)\n        x = place_of(at(index(i), s, p))\n"
+    # A function that a kernel calls cannot return an array, so the field is named in the source.
+    source += f"        if x >= 0:\n            update(s.{reduction.field}, x, i, s, p)\n"
+    scope = {"condition": condition, "state": access.state, "params": ctx.params, "index": index}
+    scope |= {"place_of": _make_place(ctx.schema.sets[target_set]), "at": device_function(reduction.at)}
+    scope |= {"update": update}
+    return inline_function(generate_function("contribute", source, **scope))
+
+
+def _make_place(shape: tuple[int, ...]) -> DeviceFunction:
+    """`place(target)` -> the place of an index in a set of that `shape`, or -1 if the set has no such element."""
+    parts = ["target"] if len(shape) == 1 else [f"target[{axis}]" for axis in range(len(shape))]
+    inside = " and ".join(f"0 <= {part} < {size}" for part, size in zip(parts, shape, strict=True))
+    place = parts[0]
+    for part, size in zip(parts[1:], shape[1:], strict=True):
+        place = f"({place}) * {size} + {part}"
+    return inline_function(generate_function("place", f"def place(target):\n    return {place} if {inside} else -1\n"))
+
+
+def _make_update(ctx: MultiAgentContext, reduction: Reduction, values: dict[str, Any]) -> DeviceFunction:
+    """`update(array, x, i, s, p)`, which adds the contribution of element i to element x of the field."""
+    kind = reduction.kind
+    if kind == "argmin":
+        return bind(update_argmin, **values)
+    if kind in ("any", "all"):
+        return bind(update_flag, **values, flag=kind == "any")
+    values = values | {"atomic_update": ctx.array_ops.atomic_update("add" if kind in ("count", "sum") else kind)}
+    is_float = ctx.schema.array_fields[reduction.field].dtype is f32
+    return bind(update_count if kind == "count" else update_float if is_float else update_int, **values)
+
+
+def update_count(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
+    """Adds 1 if the function is true."""
+    if function(index(i), s, p):
+        atomic_update(array, x, i32(1))
+
+
+def update_int(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
+    """Adds an integer, or replaces an extremum."""
+    atomic_update(array, x, i32(function(index(i), s, p)))
+
+
+def update_float(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
+    """Replaces an extremum of floats, unless the value is nan."""
+    value = f32(f32(function(index(i), s, p)) + f32(0.0))  # The sum turns -0.0 into 0.0.
+    if value == value:
+        atomic_update(array, x, value)
+
+
+def update_flag(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
+    """Sets a bool to `flag` if that is the value of element i."""
+    # Several threads may store the same value.
+    if bool(function(index(i), s, p)) == flag:
+        ctx.array_ops.store_flat(array, x, flag)
+
+
+def value_at(i: int, s: EnvState, p: EnvParams) -> np.float32:
+    """Returns the value of element i."""
+    return f32(function(index(i), s, p))
+
+
+def update_argmin(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
+    """Replaces the index in the field until no better one is there; calls the author's function for the index that it finds."""
+    value = value_at(i, s, p)
+    if value < f32(np.inf):
+        current = ctx.array_ops.compare_exchange(array, x, i32(-1), i32(i))
+        while current >= 0:
+            other = value_at(current, s, p)
+            if other < value or (other == value and current < i):
+                break
+            previous = ctx.array_ops.compare_exchange(array, x, current, i32(i))
+            current = i32(-1) if previous == current else previous

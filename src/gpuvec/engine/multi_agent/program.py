@@ -9,57 +9,94 @@ Letters: e an env, k its index in the block, i an agent of the env, A agents per
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import bind
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, Work
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.buffers import named_tuple
-from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT, make_critic_schema
-from gpuvec.engine.multi_agent.action_masks import mask_segments
-from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env, make_context
-from gpuvec.engine.multi_agent.episode_status import EpisodeStatus, make_episode_status
-from gpuvec.engine.multi_agent.episode_transitions import (
-    make_check_end,
-    make_end_env,
-    make_save_final_agent,
-    make_start_episode,
-)
+from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, make_critic_schema
+from gpuvec.engine.multi_agent.context import MultiAgentContext, SharedCounters, every_env, make_context
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.metrics import metric_segments
-from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_list
-from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
-from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neighbor_search, search_segments
-from gpuvec.engine.multi_agent.observations import direct, tiles
-from gpuvec.engine.multi_agent.observations.blocks import make_block_stores, make_item_of_row
-from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
-from gpuvec.engine.multi_agent.observations.final_items import clear_list_segments, ended_list_arrays, final_item_segments
-from gpuvec.engine.multi_agent.observations.images import make_image_store
-from gpuvec.engine.multi_agent.observations.items import ItemStore, RowItems, element_segment, item_segment
-from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
-from gpuvec.engine.multi_agent.reductions import reduction_segments
-from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
-from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment, without_barriers_between_envs
-from gpuvec.engine.multi_agent.set_copies import set_copy_segments
-from gpuvec.engine.multi_agent.set_fields import save_final_segments
-from gpuvec.engine.multi_agent.shared_counters import SharedCounters
-from gpuvec.engine.multi_agent.start_segments import in_reset, in_step, start_segments
-from gpuvec.engine.multi_agent.state_access import StateAccess, make_state_access
-from gpuvec.engine.multi_agent.state_layout import COUNTERS, WorkArrays, state_work_arrays
-from gpuvec.engine.multi_agent.step_functions import (
-    make_load_agent,
-    make_load_env,
-    make_score_agent,
-    make_store_agent,
-    make_store_env,
-    phase_segment,
-    stage_action_segments,
+from gpuvec.engine.multi_agent.neighbors import (
+    CellList,
+    KnnFunctions,
+    NeighborSearch,
+    make_cell_list,
+    make_knn,
+    make_neighbor_search,
+    search_segments,
 )
-from gpuvec.engine.multi_agent.tree_reductions import tree_work_arrays
-from gpuvec.engine.multi_agent.turn_order import acting_segments, next_turn_segments
+from gpuvec.engine.multi_agent.observation_stores import (
+    ItemStore,
+    ObservationFeatures,
+    RowItems,
+    RowKernel,
+    clear_list,
+    direct_segments,
+    drain_segment,
+    ended_list_arrays,
+    feature_values,
+    fill_segments,
+    final_item_segments,
+    final_neighbors_of_block,
+    final_self_of_agent,
+    item_segment,
+    lists_ended,
+    make_block_stores,
+    make_image_store,
+    make_item_of_row,
+    make_observation_features,
+    make_row_kernel,
+    neighbors_of_block,
+    self_of_agent,
+    self_rows_segment,
+    staged_final_segments,
+    store_element,
+    tile_elements,
+)
+from gpuvec.engine.multi_agent.phase_functions import reduction_segments, tree_work_arrays
+from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment, without_barriers_between_envs
+from gpuvec.engine.multi_agent.state_access import (
+    COUNTERS,
+    StateAccess,
+    WorkArrays,
+    make_state_access,
+    save_final_segments,
+    set_copy_segments,
+    state_work_arrays,
+)
+from gpuvec.engine.multi_agent.step_segments import (
+    check_end,
+    end_env,
+    is_new_episode,
+    is_running,
+    is_waiting,
+    load_agent,
+    load_env,
+    load_state,
+    mark_acting,
+    mask_segments,
+    metric_segments,
+    phase_segment,
+    reset_env,
+    run_in_reset,
+    save_final_agent,
+    score_agent,
+    stage_action_segments,
+    start_agent,
+    start_episode,
+    start_segments,
+    step_values,
+    store_agent,
+    store_env,
+    store_turn,
+)
 from gpuvec.phases import Reduction
 
 f32, i32, i64, b1 = np.float32, np.int32, np.int64, np.bool_
@@ -85,9 +122,9 @@ class _Parts(NamedTuple):
 
     ctx: MultiAgentContext
     access: StateAccess
-    status: EpisodeStatus
+    values: dict[str, Any]  # of `step_values`, for `bind`
+    is_ended: DeviceFunction  # `is_new_episode` of `step`, compiled
     features: ObservationFeatures  # if spaces are by role, those of the first one, of which only `episode_time` is used
-    stores: direct.DirectStores | None  # None if spaces are by role
     blocks: list[ItemStore]
     # The items of rows that are stored item by item in the first kernel: images, or the rows of each role.
     row_items: list[RowItems]
@@ -115,15 +152,17 @@ def make_program(
     """
     ctx = make_context(spec, ops, array_ops, counters, launch)
     access = make_state_access(ctx)
-    features = make_observation_features(ctx.parts[0], access)
-    stores = None if ctx.role_contexts else direct.make_direct_stores(ctx, access, features)
+    features = make_observation_features(ctx.parts[0])
     knn = make_knn(ctx, ctx.search) if ctx.search is not None else None
     blocks = [] if ctx.role_contexts else make_block_stores(ctx, features)
-    row_items = _row_items(ctx, access)
-    status = make_episode_status(ctx, access)
+    row_items = _row_items(ctx)
+    values = step_values(ctx, access)
+    is_ended = bind(is_new_episode, **values)
     set_loads = set_copy_segments(ctx, access.layout, is_load=True)
-    critic, cell_list = _critic_items(ctx, access), make_cell_list(ctx)
-    parts = _Parts(ctx, access, status, features, stores, blocks, row_items, critic, knn, cell_list, set_loads)
+    critic, cell_list = _critic_items(ctx), make_cell_list(ctx)
+    parts = _Parts(
+        ctx, access, values, is_ended, features, blocks, row_items, critic, knn, cell_list, set_loads
+    )  # fmt: skip
     arrays, ends = _work_arrays(parts), _episode_end_segments(parts) if ctx.same_step else []
     return Program(
         work=named_tuple("Work", tuple(arrays)),
@@ -131,7 +170,7 @@ def make_program(
         aligned_arrays=access.layout.arrays_with_words | {"tile"},
         reset=tuple(_reset_segments(parts)),
         step=without_barriers_between_envs(_step_segments(parts), ctx.num_agents, is_synchronised=False, next_unit=ENVS),
-        check_end=Segment(ENVS, make_check_end(ctx, access, parts.status)),
+        check_end=Segment(ENVS, bind(check_end, **values)),
         episode_end=without_barriers_between_envs(ends, ctx.num_agents, is_synchronised=True, next_unit=AGENTS),
         finish=tuple(_finish_segments(parts)),
         row_kernel=make_row_kernel(ctx, access, parts.features, row_items or _items_with_blocks(parts)),
@@ -139,26 +178,26 @@ def make_program(
     )
 
 
-def _row_items(ctx: MultiAgentContext, access: StateAccess) -> list[RowItems]:
+def _row_items(ctx: MultiAgentContext) -> list[RowItems]:
     """The items of rows of each role, or of images; empty for the features of agents with equal spaces."""
     items = []
     for part in ctx.parts:
         if not ctx.role_contexts and not part.schema.obs.is_image:
             return []
-        features = make_observation_features(part, access)
+        features = make_observation_features(part)
         is_image = part.schema.obs.is_image
         store = make_image_store(part) if is_image else make_item_of_row(part, features, make_block_stores(part, features))
         items.append(RowItems(part, features, store))
     return items
 
 
-def _critic_items(ctx: MultiAgentContext, access: StateAccess) -> RowItems | None:
+def _critic_items(ctx: MultiAgentContext) -> RowItems | None:
     """The items of rows of the critic's observations; None if the environment does not declare them."""
     schema = make_critic_schema(ctx.env, ctx.schema)
     if schema is None:
         return None
     part = dataclasses.replace(ctx, schema=schema)
-    features = make_observation_features(part, access)
+    features = make_observation_features(part)
     return RowItems(part, features, make_item_of_row(part, features, make_block_stores(part, features)))
 
 
@@ -185,63 +224,58 @@ def _work_arrays(parts: _Parts) -> WorkArrays:
     if parts.cell_list is not None and not launch.split:
         arrays |= parts.cell_list.arrays
     if launch.tile_rows and not launch.split:
-        arrays["tile"] = (f32, (tiles.tile_elements(launch.tile_rows, ctx.schema.num_features),))
+        arrays["tile"] = (f32, (tile_elements(launch.tile_rows, ctx.schema.num_features),))
     arrays["best_rank"] = (i64, (launch.envs_per_block, max(1, counters)))
     return arrays
 
 
 def _reset_segments(parts: _Parts) -> list[Segment]:
     """The segments of a reset, up to `finish`."""
-    ctx, access, status, stages = parts.ctx, parts.access, parts.status, parts.ctx.launch.stage_state
-    return [
-        Segment(ENVS, make_reset_env(ctx, access, status), barrier=not stages, takes_request=True),
-        *parts.set_loads,
-        *([Segment(AGENTS, make_load_state(access))] if stages else []),
-        *_requested_start_segments(parts),
-    ]
-
-
-def _requested_start_segments(parts: _Parts) -> list[Segment]:
-    """The segments that write first states in a reset."""
-    ctx, access, status = parts.ctx, parts.access, parts.status
+    ctx, values, stages = parts.ctx, parts.values, parts.ctx.launch.stage_state
+    segments = [Segment(ENVS, bind(reset_env, **values), barrier=not stages, takes_request=True), *parts.set_loads]
+    if stages:
+        segments.append(Segment(AGENTS, bind(load_state, **values)))
     if ctx.reset_phases:
-        return start_segments(ctx, access, status.is_new_episode, in_reset(ctx, status))
-    return [Segment(AGENTS, make_reset_agent(ctx, status), takes_request=True)]
+        return segments + start_segments(ctx, parts.access, values, parts.is_ended, in_reset=True)
+    return [*segments, Segment(AGENTS, bind(run_in_reset, **values, element=start_agent), takes_request=True)]
 
 
-def _start_segments(parts: _Parts, condition: DeviceFunction) -> list[Segment]:
+def _start_segments(parts: _Parts, condition: Callable[..., Any]) -> list[Segment]:
     """The segments that save last states and write first states in a step, in envs for which `condition(w, k)` is true."""
-    ctx, access, status = parts.ctx, parts.access, parts.status
+    ctx, values = parts.ctx, parts.values | {"condition": condition}
     if not ctx.reset_phases:
-        return [Segment(AGENTS, make_start_episode(ctx, access, status, condition))]
-    saves_final = ctx.launch.split and ctx.same_step
-    save_final = [*save_final_segments(ctx, access, condition), Segment(AGENTS, make_save_final_agent(access, condition))]
-    return (save_final if saves_final else []) + start_segments(ctx, access, condition, in_step(ctx, status, condition))
+        return [Segment(AGENTS, bind(start_episode, **values))]
+    starts = bind(condition, **values)
+    segments = []
+    if ctx.launch.split and ctx.same_step:
+        segments += [*save_final_segments(ctx, parts.access, starts), Segment(AGENTS, bind(save_final_agent, **values))]
+    return segments + start_segments(ctx, parts.access, values, starts, in_reset=False)
 
 
 def _step_segments(parts: _Parts) -> list[Segment]:
     """The segments of a step, up to `check_end`."""
-    ctx, access, status, set_loads = parts.ctx, parts.access, parts.status, parts.set_loads
+    ctx, access, values, set_loads = parts.ctx, parts.access, parts.values, parts.set_loads
     if set_loads and ctx.env.active is not None and not ctx.schema.roles.keys().isdisjoint(ctx.schema.field_sets.values()):
         # `active` may read an agent's element of a field of its role, which another thread loads.
         set_loads = [*set_loads[:-1], set_loads[-1]._replace(barrier=True)]
     segments = [
-        Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
-        *(clear_list_segments(ctx) if _final_items(parts) else []),
+        Segment(ENVS, bind(load_env, **values), barrier=False),
+        *([Segment(BLOCK, bind(clear_list), barrier=False)] if lists_ended(ctx) and _final_items(parts) else []),
         *set_loads,
-        *stage_action_segments(ctx),
-        Segment(AGENTS, make_load_agent(ctx, access)),
+        *stage_action_segments(ctx, values),
+        Segment(AGENTS, bind(load_agent, **values)),
     ]
-    segments += acting_segments(ctx, access, status)
+    if ctx.env.to_move is not None:
+        segments.append(Segment(AGENTS, bind(mark_acting, **values)))
     if ctx.next_step:
-        segments += _start_segments(parts, status.awaits_reset)
+        segments += _start_segments(parts, is_waiting)
     for number, phase in enumerate(ctx.env.phases):
         if isinstance(phase, Reduction):
-            segments += reduction_segments(ctx, access, phase, ctx.phase_counter(number), status.is_running)
+            segments += reduction_segments(ctx, access, phase, ctx.phase_counter(number), bind(is_running, **values))
         else:
-            segments.append(phase_segment(ctx, access, status, phase))
-    segments += metric_segments(ctx, access, status)
-    return [*segments, Segment(AGENTS, make_score_agent(ctx, access, status, parts.features.episode_time))]
+            segments.append(phase_segment(ctx, access, values, phase))
+    segments += metric_segments(ctx, access, values)
+    return [*segments, Segment(AGENTS, bind(score_agent, **values))]
 
 
 def _before_observations(parts: _Parts, condition: DeviceFunction, number: int) -> list[Segment]:
@@ -265,16 +299,16 @@ def _final_items(parts: _Parts) -> list[tuple[RowItems, str]]:
 
 def _episode_end_segments(parts: _Parts) -> list[Segment]:
     """The segments that write final observations and start the next episodes."""
-    ctx, access, status = parts.ctx, parts.access, parts.status
-    stages_final = ctx.num_final_copies > 0
-    segments = _before_observations(parts, status.is_new_episode, 0)
-    segments += final_item_segments(ctx, access, status, _final_items(parts))
+    ctx, stages_final = parts.ctx, parts.ctx.num_final_copies > 0
+    segments = _before_observations(parts, parts.is_ended, 0)
+    segments += final_item_segments(ctx, parts.access, parts.is_ended, _final_items(parts))
     if not ctx.launch.split and not parts.row_items and not stages_final:
-        segments += direct.final_segments(ctx, parts.features, parts.stores)
-    starts = _start_segments(parts, status.is_new_episode)
-    segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=bool(ctx.reset_phases)))
+        values = feature_values(ctx, parts.access, parts.features)
+        segments += direct_segments(values, final_neighbors_of_block, Segment(AGENTS, final_self_of_agent))
+    starts = _start_segments(parts, is_new_episode)
+    segments.append(Segment(ENVS, bind(end_env, **parts.values), barrier=bool(ctx.reset_phases)))
     segments += [*starts[:-1], starts[-1]._replace(barrier=not stages_final)]
-    return segments + (direct.staged_final_segments(ctx, parts.features, parts.stores) if stages_final else [])
+    return segments + (staged_final_segments(feature_values(ctx, parts.access, parts.features)) if stages_final else [])
 
 
 def _finish_segments(parts: _Parts) -> list[Segment]:
@@ -284,24 +318,29 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     if not ctx.launch.split:
         segments += _observation_segments(parts)
     if parts.critic is not None:
-        segments.append(item_segment(parts.critic.ctx, access, *parts.critic[1:], output_name=CRITIC_OUTPUT))
-    segments += [segment for part in ctx.parts for segment in mask_segments(part, access)] + next_turn_segments(ctx, access)
-    segments.append(Segment(ENVS, make_store_env(access), barrier=False))
+        segments.append(item_segment(access, parts.critic, CRITIC_OUTPUT))
+    segments += [segment for part in ctx.parts for segment in mask_segments(part, parts.values)]
+    if ctx.env.to_move is not None:
+        segments.append(Segment(ENVS, bind(store_turn, **parts.values), barrier=False))
+    segments.append(Segment(ENVS, bind(store_env, **parts.values), barrier=False))
     if ctx.launch.stage_state:
-        segments.append(Segment(AGENTS, make_store_agent(access), barrier=False))
+        segments.append(Segment(AGENTS, bind(store_agent, **parts.values), barrier=False))
         segments += set_copy_segments(ctx, access.layout, is_load=False)
-    return segments + ([tiles.drain_segment(ctx)] if ctx.tile_holds_block else [])
+    return segments + ([drain_segment(feature_values(ctx, access, parts.features))] if ctx.tile_holds_block else [])
 
 
 def _observation_segments(parts: _Parts) -> list[Segment]:
     """The segments that write observations: by a tile with all rows of the block, by a tile in several rounds, or directly."""
-    ctx, access, features = parts.ctx, parts.access, parts.features
+    ctx, access = parts.ctx, parts.access
     if parts.row_items:
-        return [item_segment(part.ctx, access, *part[1:]) for part in parts.row_items]
+        return [item_segment(access, part, "obs") for part in parts.row_items]
+    values = feature_values(ctx, access, parts.features)
     if ctx.tile_holds_block:
-        return tiles.fill_segments(ctx, access, features)
+        return fill_segments(values)
     if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
-        return [tiles.self_rows_segment(ctx, features.compute_self_features)]
-    return [element_segment(ctx, access, features, block) for block in parts.blocks] + direct.direct_segments(
-        ctx, features, parts.stores
-    )
+        return [self_rows_segment(values)]
+    segments = [
+        Segment(AGENTS, bind(store_element, **values, items=block), barrier=False, num_elements=block.items_per_row)
+        for block in parts.blocks
+    ]
+    return segments + direct_segments(values, neighbors_of_block, Segment(AGENTS, self_of_agent, barrier=False))

@@ -1,23 +1,135 @@
-"""The compiled functions that read, load and store the state of many agents.
+"""The state of many agents: where its fields are while a kernel runs, and the functions that read, load, copy and store them.
 
-Their source is generated, because Numba has no loop over fields of different types. It has no control flow.
+Fields with elements for each agent are in shared memory if the launch stages the state, else in their buffers. Scalars are
+always in shared memory, as row `k` of one array for each dtype. The work has few arrays, because each of them is passed to
+every function as seven values.
+
+The source of functions over fields is generated, because Numba has no loop over fields of different types. It has no control
+flow. Letters: e an env, k its index in the block, c the number of an element of a field.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.compiler.block_copies import REGISTERS_IN_FLIGHT, BlockCopy, CopyLaunch, WordType
 from gpuvec.engine.compiler.functions import call_source, device_function, generate_function, inline_function
-from gpuvec.engine.compiler.types import DeviceFunction
-from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, Work
+from gpuvec.engine.layout.buffers import MAX_WORD_BYTES, Buffer, max_word_bytes
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
 from gpuvec.engine.layout.schema import ENGINE_FIELDS, PACKED_BUFFERS
 from gpuvec.engine.multi_agent.context import MultiAgentContext
-from gpuvec.engine.multi_agent.state_layout import TIME, StateLayout, make_state_layout
+from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, Segment
 from gpuvec.random import randint
+
+# The layout of the state of many agents while a kernel runs: which fields are in shared memory, and at which offsets.
+#
+# Fields with elements for each agent are in shared memory if the launch stages the state, else in their buffers. Scalars are
+# always in shared memory, as row `k` of one array for each dtype. The work has few arrays, because each of them is passed to
+# every function as seven values.
+
+
+# Columns of `w.status`, int32 for each env of the block. RNG_STREAM is the first of four words of its random-number stream,
+# VOTES_AGAINST counts agents that vote against the end of the episode, and the counters of reductions begin at COUNTERS.
+START, TIME, AWAITS_RESET, CLOCK, RNG_STREAM, HAS_ENDED, VOTES_AGAINST, COUNTERS = 0, 1, 2, 3, 4, 8, 9, 10
+
+WorkArrays = dict[str, tuple[DType, tuple[int, ...]]]  # {name in the work: (dtype, shape)}
+
+
+class PackedField(NamedTuple):
+    """A field with one element for each agent, in a buffer that holds all such fields of one dtype, env by env."""
+
+    buffer: str  # name of the buffer in the batch
+    num_fields: int  # number of fields in the buffer
+    number: int  # index of this field among them
+
+
+class StateLayout(NamedTuple):
+    """The locations of fields with elements for each agent, and of scalars."""
+
+    arrays: dict[str, Buffer]  # all fields with elements for each agent
+    searched: tuple[str, ...]  # fields that the first kernel's search fills before every observation
+    staged: dict[str, Buffer]  # fields in shared memory
+    changing: dict[str, Buffer]  # fields of the agents that a step may change and the next step reads
+    set_fields: dict[str, Buffer]  # fields of other sets, all of which a step may change
+    offsets: dict[str, int]  # {staged field: its first element in the array of its dtype}
+    sizes: dict[DType, int]  # {dtype: number of elements of its array}
+    packed: dict[str, PackedField]  # fields that share a buffer with others
+    scalar_columns: dict[str, str]  # {scalar: source of its element, with {} for the index of the env in the block}
+    num_final_copies: int  # number of copies of final states, which follow the states of the envs
+
+    @property
+    def arrays_with_words(self) -> frozenset[str]:
+        """The arrays of the work that threads access in words of up to `MAX_WORD_BYTES`, to which they must be aligned."""
+        return frozenset(PACKED_BUFFERS[b.dtype] for k, b in self.staged.items() if k in self.set_fields)
+
+    @property
+    def loaded(self) -> dict[str, Buffer]:
+        """The staged fields of the agents that a kernel loads when it begins."""
+        return {k: b for k, b in self.staged.items() if k not in self.searched and k not in self.set_fields}
+
+    def staged_views(self) -> dict[str, str]:
+        """Returns {staged field: source of a view of its elements for env `k` of the block}."""
+        return {
+            name: f"subarray_{name}(w.{PACKED_BUFFERS[b.dtype]}, {self.offsets[name]} + k * {int(np.prod(b.shape))})"
+            for name, b in self.staged.items()
+        }
+
+
+def make_state_layout(ctx: MultiAgentContext) -> StateLayout:
+    """Computes the layout for the launch of a context `ctx`."""
+    schema, launch = ctx.schema, ctx.launch
+    searched = (schema.search.field,) if schema.search and not launch.split else ()
+    own = {k: b for k, b in schema.array_fields.items() if k not in schema.search_fields or k in searched}
+    # If several blocks share a multiprocessor, this field stays in its buffer: all agents read the same few elements of it.
+    unstaged = ("agents_by_role",) if launch.min_blocks_per_sm > 1 else ()
+    staged = {k: b for k, b in own.items() if k not in unstaged} if launch.stage_state else {}
+    num_states = launch.envs_per_block + ctx.num_final_copies
+    sizes, offsets = dict.fromkeys(PACKED_BUFFERS, 0), {}
+    for name, b in staged.items():
+        if name in schema.set_fields:
+            word = MAX_WORD_BYTES // np.dtype(b.dtype).itemsize
+            sizes[b.dtype] = -(-sizes[b.dtype] // word) * word
+        offsets[name] = sizes[b.dtype]
+        sizes[b.dtype] += num_states * int(np.prod(b.shape))
+    return StateLayout(
+        arrays=schema.array_fields,
+        searched=searched,
+        staged=staged,
+        changing={k: b for k, b in schema.agent_fields.items() if k in own and k not in (*searched, *ENGINE_FIELDS)},
+        set_fields=schema.set_fields,
+        offsets=offsets,
+        sizes={dtype: size for dtype, size in sizes.items() if size},
+        packed={k: PackedField(name, len(ks), ks.index(k)) for name, ks in schema.packed_fields.items() for k in ks},
+        scalar_columns=_scalar_columns(schema.scalar_fields),
+        num_final_copies=ctx.num_final_copies,
+    )
+
+
+def state_work_arrays(ctx: MultiAgentContext, layout: StateLayout) -> WorkArrays:
+    """Returns the arrays of the work that hold the state of a context `ctx` with that `layout`."""
+    num_states = ctx.launch.envs_per_block + layout.num_final_copies
+    dtypes = list(ctx.schema.scalar_fields.values())
+    arrays: WorkArrays = {
+        f"scalar_{name}": (dtype, (num_states, dtypes.count(dtype)))
+        for dtype, name in PACKED_BUFFERS.items()
+        if dtype in dtypes
+    }
+    return arrays | {PACKED_BUFFERS[dtype]: (dtype, (size,)) for dtype, size in layout.sizes.items()}
+
+
+def _scalar_columns(scalars: dict[str, DType]) -> dict[str, str]:
+    """{scalar: source of its element}. Each scalar is a column of the array of its dtype."""
+    columns = {}
+    for number, (name, dtype) in enumerate(scalars.items()):
+        column = sum(other is dtype for other in list(scalars.values())[:number])
+        columns[name] = f"w.scalar_{PACKED_BUFFERS[dtype]}[{{}}, {column}]"
+    return columns
+
 
 # The source of a random row of the reset pool. `key` is that of a reset, so that all fields come from one row.
 POOL_ROW = "randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))"
@@ -218,3 +330,180 @@ def _make_set_from_pool(ctx: MultiAgentContext, generator: _FieldFunctions) -> D
     lines = [f"e = {POOL_ROW}"] if fields else []
     lines += generator.each_element(fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
     return generator.function("set_from_pool", "b, s, i, key", lines)
+
+
+# Functions of the elements of fields of index sets other than the agents: they save final values, and read the reset pool.
+#
+# Letters: e an env, k its index in the block, c the number of an element of a field.
+
+
+def save_final_segments(ctx: MultiAgentContext, access: StateAccess, condition: DeviceFunction) -> list[Segment]:
+    """Compiles the segments that save the last values of an episode for the kernel that writes final observations.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        condition: `condition(w, k)` -> whether the episode of env k of the block ended.
+    """
+    if not (ctx.launch.split and ctx.same_step):
+        return []
+    segments = []
+    for field, buffer in access.layout.set_fields.items():
+        size = math.prod(buffer.shape)
+        in_buffer, is_staged = f"load(b.state_{field}, e * {size} + c, t)", ctx.launch.stage_state
+        element = _element_source(access, field, buffer) if is_staged else in_buffer
+        source = "def save(b, w, e, k, c, clock):\n"
+        source += f"    if condition(w, k): store(b.final_state_{field}, e * {size} + c, {element}, t)\n"
+        scope = {"load": ctx.ops.load, "store": ctx.ops.store, "t": buffer.dtype, "condition": condition}
+        save = inline_function(generate_function("save", source, **scope))
+        segments.append(Segment(AGENTS, save, barrier=False, num_elements=size))
+    return segments
+
+
+def pool_element(ctx: MultiAgentContext, access: StateAccess, field: str) -> DeviceFunction:
+    """Compiles `set_from_pool(b, w, e, k, c, key, p)`: sets element c of a field from a random state of the reset pool.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        field: the name of the field.
+    """
+    buffer = access.layout.set_fields[field]
+    size = math.prod(buffer.shape)
+    if ctx.launch.stage_state:
+        write = f"{_element_source(access, field, buffer)} = value"
+    else:
+        write = f"store(b.state_{field}, e * {size} + c, value, t)"
+    lines = [f"value = load(b.pool_{field}, q * {size} + c, t)", write]
+    return _set_from_pool(ctx, lines, store=ctx.ops.store, t=buffer.dtype)
+
+
+def pool_scalars(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction | None:
+    """Compiles `set_from_pool(b, w, e, k, c, key, p)`: sets the scalars that the reset pool holds, from a random state of it.
+
+    It is None if the pool holds none. `key` is the key of a reset, so that all fields come from one state.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+    """
+    scalars = {name: dtype for name, dtype in ctx.schema.stored_scalars.items() if name in ctx.options.pool}
+    if not scalars:
+        return None
+    columns = access.layout.scalar_columns
+    lines = [f"{columns[name].format('k')} = load(b.pool_{name}, q, t_{name})" for name in scalars]
+    return _set_from_pool(ctx, lines, **{f"t_{name}": dtype for name, dtype in scalars.items()})
+
+
+def _set_from_pool(ctx: MultiAgentContext, lines: list[str], **scope: Any) -> DeviceFunction:
+    """`set_from_pool(b, w, e, k, c, key, p)`, which runs lines for a random row `q` of the reset pool."""
+    source = f"def set_from_pool(b, w, e, k, c, key, p):\n    q = {POOL_ROW}\n" + "".join(f"    {line}\n" for line in lines)
+    scope |= {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW, "load": ctx.ops.load, "i32": np.int32}
+    return inline_function(generate_function("set_from_pool", source, **scope))
+
+
+def _element_source(access: StateAccess, field: str, buffer: Buffer) -> str:
+    """The source of element c of a field in shared memory."""
+    return f"w.{PACKED_BUFFERS[buffer.dtype]}[{access.layout.offsets[field]} + k * {math.prod(buffer.shape)} + c]"
+
+
+# Which copies between global and shared memory share a segment, in which all loads of a thread precede all stores.
+#
+# If a thread has several words of fewer than 16 bytes, copies are unrolled over all words of a thread, and those that take few
+# registers are joined into one segment. Otherwise each copy is a loop, in which up to four words of a thread are in flight.
+
+
+def copy_segments(ctx: MultiAgentContext, copies: list[BlockCopy], store: DeviceFunction | None = None) -> list[Segment]:
+    """Compiles segments without barriers that run the copies.
+
+    Args:
+        ctx: the context.
+        copies: the copies.
+        store: `store(w, x, value)`, which stores word x of a block for copies without an array.
+    """
+    launch, groups = CopyLaunch(ctx.launch.envs_per_block, ctx.launch.threads_per_block), [[copy] for copy in copies]
+    if any(is_narrow(copy, launch) for copy in copies):
+        launch, groups = launch._replace(is_unrolled=True), _groups(copies, launch)
+    return [_copy_segment(ctx, group, launch, store) for group in groups]
+
+
+def is_narrow(copy: BlockCopy, launch: CopyLaunch) -> bool:
+    """Returns whether a thread has several words of fewer than 16 bytes.
+
+    Words of 16 bytes keep enough bytes in flight in a loop. Breakout and ConnectFour were slower with unrolled copies.
+
+    Args:
+        copy: the copy.
+        launch: the envs and threads of a block.
+    """
+    return copy.word.num_bytes < MAX_WORD_BYTES and launch.words_of_block(copy) > launch.threads
+
+
+def _groups(copies: list[BlockCopy], launch: CopyLaunch) -> list[list[BlockCopy]]:
+    """The copies that share a segment, because registers hold all of their words."""
+    groups: list[list[BlockCopy]] = []
+    for copy in copies:
+        joined = [*groups[-1], copy] if groups else []
+        registers = sum(launch.words_of_thread(part) * part.word.num_registers for part in joined)
+        if groups and registers <= REGISTERS_IN_FLIGHT:
+            groups[-1] = joined
+        else:
+            groups.append([copy])
+    return groups
+
+
+def _copy_segment(ctx: MultiAgentContext, copies: list[BlockCopy], launch: CopyLaunch, store: DeviceFunction | None) -> Segment:
+    """The segment that runs a group of copies."""
+    copy_words = ctx.array_ops.block_copies(tuple(copies), launch)
+
+    @inline_function
+    def copy(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+        copy_words(b, w, e0, m, thread, store)
+
+    return Segment(BLOCK, copy, barrier=False)
+
+
+# Copies of the fields of index sets between global and shared memory, for all envs of a block at once.
+#
+# The elements of the envs of a block follow each other in both memories. So neighboring threads copy neighboring words of up to
+# 16 bytes, whatever the dtype of a field is.
+
+
+WORDS = {
+    16: WordType(np.uint32, 4),
+    8: WordType(np.uint32, 2),
+    4: WordType(np.uint32),
+    2: WordType(np.uint16),
+    1: WordType(np.uint8),
+}
+
+
+def set_copy_segments(ctx: MultiAgentContext, layout: StateLayout, is_load: bool) -> list[Segment]:
+    """Compiles segments without barriers that copy the fields of sets; none if the launch leaves the state in its buffers.
+
+    Args:
+        ctx: the context.
+        layout: the layout of the state.
+        is_load: whether the fields are copied from global to shared memory; otherwise from shared to global memory.
+    """
+    fields = layout.set_fields if ctx.launch.stage_state else ()
+    return copy_segments(ctx, [_field_copy(ctx, layout, field, is_load) for field in fields])
+
+
+def _field_copy(ctx: MultiAgentContext, layout: StateLayout, field: str, is_load: bool) -> BlockCopy:
+    """The copy of a field."""
+    buffer = layout.set_fields[field]
+    env_bytes = math.prod(buffer.shape) * np.dtype(buffer.dtype).itemsize
+    # A block begins at a word of this size, as those before it have whole words. The last block may have fewer envs, and so
+    # bytes behind its last whole word.
+    word_bytes = max_word_bytes(ctx.launch.envs_per_block * env_bytes)
+    rest_bytes = max_word_bytes(env_bytes)
+    return BlockCopy(
+        buffer=f"state_{field}",
+        env_bytes=env_bytes,
+        word=WORDS[word_bytes],
+        rest_word=WORDS[rest_bytes] if word_bytes > rest_bytes else None,
+        array=PACKED_BUFFERS[buffer.dtype],
+        offset=layout.offsets[field],
+        is_load=is_load,
+    )

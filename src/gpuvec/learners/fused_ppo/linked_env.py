@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions, link_env_functions
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.engine.layout.arguments import batch_members
+from gpuvec.engine.layout.buffers import batch_members
 
 
 def link_env(

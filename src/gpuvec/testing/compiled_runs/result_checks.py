@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
-from gpuvec.engine.layout.observation_widths import feature_widths
-from gpuvec.engine.layout.reduction_fields import extrema_fields
-from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
+from gpuvec.engine.layout.declared_schema import author_function_of, extrema_fields, feature_widths, role_of_agent
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function

@@ -11,13 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.compiler.types import Action, EnvState
-from gpuvec.engine.layout.declared_schema import make_schema
-from gpuvec.engine.layout.index_sets import set_number
-from gpuvec.engine.layout.masked_components import has_action_masks
+from gpuvec.engine.layout.declared_schema import (
+    REDUCTION_SOURCES,
+    author_function_of,
+    count_lanes,
+    has_action_masks,
+    identity_of,
+    make_schema,
+    result_of_none,
+    role_of_agent,
+)
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.reduction_order import COMBINE, count_lanes, identity_of, result_of_none
-from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
-from gpuvec.engine.layout.space_layout import ObservationLayout
+from gpuvec.engine.layout.schema import ObservationLayout, set_number
 from gpuvec.observations import NearestNeighbors, Time
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction, phase_function
 from gpuvec.random import Key, key_of_set
@@ -85,7 +90,7 @@ def reduce(kind: str, values: Sequence[Any], dtype: Any = np.int32) -> float | i
     if kind == "argmin":
         pairs = [(np.float32(value), i) for i, value in enumerate(values)]
         return min((pair for pair in pairs if pair[0] < np.inf), default=(np.inf, -1))[1]
-    if kind not in COMBINE:
+    if kind not in REDUCTION_SOURCES:
         flags = [bool(value) for value in values]
         return any(flags) if kind == "any" else all(flags) if kind == "all" else sum(flags)
     # Kernels combine numbers in lanes, and then lanes in a tree.

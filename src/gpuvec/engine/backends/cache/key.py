@@ -23,7 +23,7 @@ from gpuvec.engine.compiler.frozen import Content, Freezer
 from gpuvec.engine.compiler.types import EnvParams
 from gpuvec.engine.layout.buffer_layout import KernelSpec, make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.metric_kinds import metric_kinds
+from gpuvec.engine.layout.declared_schema import metric_kinds
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment
 

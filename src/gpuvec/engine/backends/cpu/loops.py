@@ -23,15 +23,13 @@ from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, ResetRequ
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.layout.schema import SingleAgentSchema
+from gpuvec.engine.multi_agent.context import cpu_shared_counters
 from gpuvec.engine.multi_agent.launch_mapping import CPU_LAUNCH
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.engine.multi_agent.segments import BlockShape, Segment, segment_source
-from gpuvec.engine.multi_agent.shared_counters import cpu_shared_counters
-from gpuvec.engine.single_agent.env_functions import make_env_functions
-from gpuvec.engine.single_agent.rollout import compose_block_policy
+from gpuvec.engine.single_agent.rollout import compose_block_policy, explain_policy_errors
 from gpuvec.engine.single_agent.rollout_options import Policy
-from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
-from gpuvec.engine.single_agent.step import compose_reset
+from gpuvec.engine.single_agent.step import compose_reset_and_step
 from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE, compose_block_step
 
 
@@ -79,8 +77,7 @@ def _multi_agent_loop(spec: KernelSpec) -> _MultiAgentLoop:
 
 def _single_agent_reset(spec: KernelSpec) -> tuple[int, DeviceFunction, DeviceFunction]:
     """(scratch_bytes, make_work, reset_env) as in `_MultiAgentLoop`, of an environment with one agent, which has no work."""
-    ops = cpu_memory_ops()
-    reset = compose_reset(make_env_functions(spec, ops), ops)
+    reset, _ = compose_reset_and_step(spec, cpu_memory_ops())
 
     @inline_function
     def make_work(address: int) -> int:

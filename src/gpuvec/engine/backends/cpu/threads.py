@@ -23,9 +23,8 @@ from gpuvec.engine.backends.launchers import (
     make_step_launcher,
 )
 from gpuvec.engine.compiler.types import RolloutPolicy
-from gpuvec.engine.layout.arguments import pack_arguments
 from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffers import KernelOptions, pack_arguments
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.spec import SingleAgentEnv
 

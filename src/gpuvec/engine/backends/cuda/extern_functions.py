@@ -20,12 +20,17 @@ from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import compile_source
 from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32
-from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.functions import bind, generate_function, inline_function
 from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.single_agent.env_access import keep_env_in_registers
-from gpuvec.engine.single_agent.env_functions import EnvFunctions, make_env_functions
-from gpuvec.engine.single_agent.episode_rules import make_episode_rules
-from gpuvec.engine.single_agent.step import action_argument, make_env_step, make_step
+from gpuvec.engine.single_agent.env_functions import (
+    EnvFunctions,
+    env_values,
+    load_env,
+    make_env_functions,
+    register_values,
+    store_env_and_start,
+)
+from gpuvec.engine.single_agent.step import action_argument, step
 from gpuvec.random import Key
 
 
@@ -51,13 +56,11 @@ def extern_functions(spec: KernelSpec, cc: tuple[int, int], has_shared_envs: boo
     ops = numba_cuda.cuda_memory_ops()
     if has_shared_envs:
         ops = ops._replace(any_in_sector=has_ended)
-    functions = make_env_functions(spec, ops)
-    access = keep_env_in_registers(functions, ops)
-    rules = make_episode_rules(functions, access.key, spec.options, ops)
-    step = make_step(functions, rules, access, make_env_step(functions, access, action_argument))
-    batch, env = spec.batch, spec.env
+    env, functions, batch = spec.env, make_env_functions(spec, ops), spec.batch
+    values = env_values(functions, spec.options, ops) | register_values() | {"action": action_argument}
     scope: dict[str, Any] = {"Batch": batch, "Key": Key, "State": env.state, "f32": f32, "i32": i32, "i64": i64, "u32": u32}
-    scope |= {"load_env": access.load_env, "observe": functions.observe, "step": step, "store_env": access.store_env}
+    scope |= {"load_env": bind(load_env, **values), "step": bind(step, **values), "observe": functions.observe}
+    scope["store_env"] = bind(store_env_and_start, **values)
     scope |= {f"t_{k}": functions.schema.non_float_fields.get(k, f32) for k in env.state._fields}
     for name, (types, parameters, body) in _function_sources(functions, len(batch._fields)).items():
         function = generate_function(name, f"def {name}({parameters}):\n{body}", **scope)

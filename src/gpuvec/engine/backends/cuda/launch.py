@@ -30,9 +30,8 @@ from gpuvec.engine.backends.launchers import (
     make_step_launcher,
 )
 from gpuvec.engine.compiler.types import RolloutPolicy
-from gpuvec.engine.layout.arguments import pack_arguments
 from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffers import KernelOptions, pack_arguments
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.single_agent.rollout_options import RolloutRequest
 from gpuvec.errors import DeviceError
@@ -89,7 +88,7 @@ def start_compilation(
         from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
         from gpuvec.engine.backends.cuda.numba_cuda import compiler_lock
         from gpuvec.engine.compiler.diagnostics import explain_env_errors
-        from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
+        from gpuvec.engine.single_agent.rollout import explain_policy_errors
 
         def explain_errors() -> AbstractContextManager[None]:
             return explain_env_errors(spec.env, kind) if policy is None else explain_policy_errors(spec.env, policy)

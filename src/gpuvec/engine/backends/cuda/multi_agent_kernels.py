@@ -25,12 +25,11 @@ from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Wo
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
-from gpuvec.engine.multi_agent.observations.row_kernel import TileFunctions
-from gpuvec.engine.multi_agent.observations.tiles import tile_elements
+from gpuvec.engine.multi_agent.neighbors import NeighborSearch
+from gpuvec.engine.multi_agent.observation_stores import TileFunctions, tile_elements
 from gpuvec.engine.multi_agent.program import Program, make_program
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
-from gpuvec.engine.multi_agent.state_layout import WorkArrays
+from gpuvec.engine.multi_agent.state_access import WorkArrays
 from gpuvec.errors import OutOfMemoryError
 
 u32 = np.uint32

@@ -23,7 +23,7 @@ from gpuvec.engine.compiler.extern_call import extern_c_call
 from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Signature
-from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
+from gpuvec.engine.multi_agent.context import SharedCounters, cpu_shared_counters
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 _shared_arrays: WeakKeyDictionary[Any, dict[str, NDArray[Any]]] = WeakKeyDictionary()  # of simulated blocks

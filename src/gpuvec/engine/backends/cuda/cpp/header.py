@@ -18,8 +18,7 @@ import numpy as np
 from gpuvec.engine.backends.cuda.cpp.prototypes import CPP_TYPES, INDICES, PARAMETERS, Prototype, observation_type
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
-from gpuvec.engine.layout.space_layout import ActionLayout
+from gpuvec.engine.layout.schema import ActionLayout, EnvSchema, MultiAgentSchema
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 

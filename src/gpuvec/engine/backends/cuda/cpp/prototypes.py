@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.layout.metric_kinds import metric_kinds
-from gpuvec.engine.layout.observation_widths import feature_widths
+from gpuvec.engine.layout.declared_schema import feature_widths, metric_kinds
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
 from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction

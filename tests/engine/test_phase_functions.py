@@ -193,7 +193,7 @@ WRONG = {  # {fault: (reduction, the message)}
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_wrong_field_or_set_is_refused(fault):
     reduction, message = WRONG[fault]
-    with pytest.raises(AuthoringError, match=f"test_scatters.py, line [0-9]+, `def is_heavy.*{message}"):
+    with pytest.raises(AuthoringError, match=f"test_phase_functions.py, line [0-9]+, `def is_heavy.*{message}"):
         make_envs(replaced(phases=(reduction,)), 1)
 
 

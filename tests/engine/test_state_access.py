@@ -15,8 +15,7 @@ from gpuvec import Bools, Floats, Int8s, Ints, Key, SingleAgentEnv, UInt8s
 from gpuvec.engine.compiler.array_ops import cpu_array_ops
 from gpuvec.engine.compiler.block_copies import BlockCopy
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.set_copies import WORDS
-from gpuvec.engine.multi_agent.unrolled_copies import copy_segments
+from gpuvec.engine.multi_agent.state_access import WORDS, copy_segments
 from gpuvec.vector.env import VectorEnv
 
 
