@@ -11,19 +11,28 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from gpuvec.engine.compiler.numba_api import NumbaApi
 
 
 def is_function_object(value: Any) -> bool:
-    """Whether a value is an object of functions: a dataclass, or a NamedTuple one of whose members can be called.
+    """Whether a value is an object of functions: a dataclass, or a NamedTuple that has more than numbers.
 
     Its class is one of the engine. An author's object would bring numbers that are not float32, and could change.
     """
     if not type(value).__module__.startswith("gpuvec.engine."):
         return False
     if isinstance(value, tuple):
-        return hasattr(value, "_fields") and any(map(callable, value))
-    return is_dataclass(value)
+        return hasattr(value, "_fields") and not _has_only_numbers(value)
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _has_only_numbers(value: Any) -> bool:
+    """Whether a value is a number, or a tuple of such values."""
+    if isinstance(value, tuple):
+        return all(map(_has_only_numbers, value))
+    return isinstance(value, int | float | np.generic)
 
 
 @cache
