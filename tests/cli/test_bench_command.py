@@ -42,7 +42,7 @@ class TestBench:
         shutil.copy(Path(__file__).parents[2] / "benchmarks" / "tools" / "suite.py", tools)
         (cases / "env_step.py").touch()
         lock = f"lock = open({str(tmp_path / 'lock')!r}, 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\nprint('started', flush=True)\n"
-        (cases / "tag_step.py").write_text(f"import fcntl, time\n{lock}time.sleep(60)\n")
+        (cases / "tag_step.py").write_text(f"import fcntl, time\n{lock}time.sleep(3600)\n")
         (cases / "tag_small.py").touch()
         code = (
             f"import sys\nfrom gpuvec.cli import bench_command, main\nbench_command.__file__ = {str(tmp_path / 'a/b/c/d')!r}\n"
