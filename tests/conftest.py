@@ -7,6 +7,7 @@ import json
 import math
 import os
 import resource
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     os.environ["LC_ALL"] = "C.UTF-8"
     os.umask(0o022)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts commands in the background, and theirs
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the folder
         folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
         config.add_cleanup(folder.cleanup)

@@ -349,16 +349,16 @@ class Measure(NamedTuple):
 
 
 LINES_OF_CODE = {  # {folders of the package: lines of code}
-    ("",): 35_012,
-    ("engine",): 10_042,
-    ("engine/compiler",): 1_975,
-    ("engine/single_agent", "engine/multi_agent"): 3_693,
-    ("engine/layout",): 1_474,
-    ("engine/backends",): 2_745,
-    ("learners",): 12_980,
-    ("testing",): 3_162,
-    ("vector",): 2_819,
-    ("cli",): 2_914,
+    ("",): 32_667,
+    ("engine",): 8_866,
+    ("engine/compiler",): 1_804,
+    ("engine/single_agent", "engine/multi_agent"): 2_876,
+    ("engine/layout",): 1_340,
+    ("engine/backends",): 2_689,
+    ("learners",): 12_279,
+    ("testing",): 3_152,
+    ("vector",): 2_647,
+    ("cli",): 2_634,
 }
 # The last ones are budgets of wholes, which may only fall.
 MEASURES = {
@@ -374,16 +374,16 @@ MEASURES = {
         f"lines {' + '.join(folders) or 'of code'}": Measure(partial(code_lines, folders=folders), limit)
         for folders, limit in LINES_OF_CODE.items()
     },
-    "single_importers": Measure(single_importers, 69),
+    "single_importers": Measure(single_importers, 11),
     "engine_used_once_percent": Measure(
-        partial(functions_used_once, folder="engine"), 38.0, partial(count_functions, folder="engine")
+        partial(functions_used_once, folder="engine"), 39.0, partial(count_functions, folder="engine")
     ),
     "engine_nested_percent": Measure(
-        partial(nested_functions, folder="engine"), 33.0, partial(count_functions, folder="engine")
+        partial(nested_functions, folder="engine"), 13.5, partial(count_functions, folder="engine")
     ),
-    "alias_names": Measure(alias_names, 681),
-    "deep_classes": Measure(deep_classes, 4),
-    "schema_calls": Measure(schema_calls, 24),
+    "alias_names": Measure(alias_names, 288),
+    "deep_classes": Measure(deep_classes, 3),
+    "schema_calls": Measure(schema_calls, 4),
 }
 
 

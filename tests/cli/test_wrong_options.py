@@ -237,7 +237,7 @@ def test_ctrl_c_ends_with_one_line(
 
 def test_a_second_ctrl_c_prints_no_traceback(tmp_path: Path) -> None:
     """The first one ends the iteration, which has many steps, and the second one the process."""
-    sizes = ["--num-envs", "4096", "--num-steps", "512", "--total-steps", "100000000", "--device", "cpu"]
+    sizes = ["--num-envs", "1024", "--num-steps", "256", "--total-steps", "100000000", "--device", "cpu"]
     words = [sys.executable, "-u", "-m", "gpuvec", "train", "CartPole-v1", *sizes, "--runs", str(tmp_path)]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env={**os.environ}

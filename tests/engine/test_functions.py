@@ -282,6 +282,7 @@ class Sizes(NamedTuple):
     limits: Limits
 
 
+Sizes.__module__ = "gpuvec.engine.sizes"  # Objects of the engine alone are compared by what functions read of them.
 sizes = None
 has_wide_rows = False
 

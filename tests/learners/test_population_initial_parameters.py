@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.learners.config.training_config import PPOArgs  # imported after torch, which it needs
 from gpuvec.learners.networks.mlp import SeparateMLP, seeded_weights
+from gpuvec.learners.population.state import parameters as module
 from gpuvec.learners.population.state.parameters import ParameterLayout
-from gpuvec.learners.population.state.parameters import initial_parameters as module
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 

@@ -104,7 +104,8 @@ def _attributes_read(code: types.CodeType, name: str, functions: Any) -> Iterato
     """Yields (source, value) of the attributes of an object of functions that code reads, such as ("ctx.ops.load", ...)."""
     source, value = "", None
     for instruction in dis.get_instructions(code):
-        if is_function_object(value) and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        has_attributes = is_function_object(value) or hasattr(type(value), "_fields")
+        if has_attributes and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             source, value = f"{source}.{instruction.argval}", getattr(value, instruction.argval)
         else:
             if source:
