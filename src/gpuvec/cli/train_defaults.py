@@ -72,6 +72,7 @@ def tuned_settings(**options: Any) -> TrainingArgs:
         "__annotations__": {
             name: Annotated[types[name], tyro.conf.arg(help_behavior_hint=f"(default: {hint})")] for name, hint in hints.items()
         },
+        # Checks values as soon as they are parsed; the result is made again where it is used.
         "__post_init__": lambda settings: chosen_settings(settings, args_class, defaults) and None,
     }
     members |= {name: dataclasses.field(default_factory=dict) if name in OPTION_DICTS else None for name in hints}

@@ -1,4 +1,7 @@
-"""The kernels of an environment on one device: the protocol that each kind of device implements, and its implementations."""
+"""The kernels of an environment on one device: the protocol `KernelSet`, and the choice among its implementations.
+
+They are `cuda.launch.CudaKernels`, `cpu.threads.CpuKernels` and `simulator.SimulatorKernels`.
+"""
 
 from __future__ import annotations
 

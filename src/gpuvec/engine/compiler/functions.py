@@ -3,8 +3,8 @@
 Numba types the literal in `0.5 * x` as float64, and so promotes the whole expression. Here `float` means float32: float
 constants in a function's code, in its defaults, in its closure and in its module are compiled as float32, and the plain
 functions that it calls by name are compiled with it. The types of `2 * x` and `math.pi` do not change;
-`gpuvec.testing.check_env` checks them in the typed code. numba-cuda compiles an `njit` function for the GPU where a kernel
-calls it, so one decorator serves every backend.
+`gpuvec.testing.check_env` checks them in the typed code. The same function object is compiled for the CPU and, where a kernel
+of a GPU calls it, by numba-cuda.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The observations of many agents: items that threads store directly, or rows assembled in shared memory (design/0011).
 
-A row has the first feature of all M neighbors, the second of all M, and so on, and then the agent's own features. The features
-of one neighbor are M elements apart, so on a GPU rows are assembled in shared memory and stored in aligned pieces of 16 bytes.
+A row has the first feature of all M neighbors, the second of all M, and so on, then those of blocks, and then the agent's own.
+The features of one neighbor are M elements apart, so on a GPU rows are assembled in shared memory and stored in aligned pieces
+of 16 bytes.
 
 Letters: A agents per env, D features of a row, M neighbors, e an env, e0 the first of the block, k an env's index in it, i an
 agent, j a neighbor or an item of a row, r a row of the buffer, r0 the first of m rows in a tile.

@@ -50,7 +50,7 @@ from gpuvec.random import Key
 
 
 class AuthorFunctions(NamedTuple):
-    """The author's functions of agents, compiled; one that the environment lacks is `every_agent`."""
+    """The author's functions of agents, compiled; in place of a missing one is `every_agent`, and flags keep it unused."""
 
     reset: DeviceFunction  # reset(i, s, key, p); if `reset` is a tuple of phases, nothing calls it
     reward: DeviceFunction  # reward(i, s, t, p)

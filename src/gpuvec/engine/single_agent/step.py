@@ -26,7 +26,8 @@ from gpuvec.engine.single_agent.env_functions import (
     store_final,
 )
 
-# What the functions below read, as in `env_functions`; `selections` is the result of `make_selections`.
+# What the functions below read, as in `env_functions`; `selections` is the result of `make_selections`. `bind` compiles them
+# with values in place of these, and for some callers with other functions in place of `action`, `env_step` and `step`.
 ops: Any = None
 functions: Any = None
 rng_streams: Any = None
@@ -69,7 +70,7 @@ def step_env(b: Batch, e: int, clock: int) -> None:
 
 
 def action(b: Batch, e: int, a: int) -> Action:
-    """Loads the action of env e from `b.action`, and ignores `a`."""
+    """Loads the action of env e from `b.action`. `a` is of other functions in its place, and 0 here."""
     return functions.load_action(b, e)
 
 

@@ -2,7 +2,7 @@
 
 Where a kernel comes from: `engine.single_agent` and `engine.multi_agent` compose the author's functions and the rules of an
 episode into device functions; this module and `multi_agent_kernels` add threads, blocks and barriers. The result is
-a `Kernel`, a Python function with a Numba signature. `Kernel.cubin` compiles it by `numba.cuda.compile` and nvJitLink.
+a `Kernel`, a Python function with a Numba signature. `Kernel.start` compiles it by numba-cuda and links it by nvJitLink.
 
 Which buffers it takes: its first argument is the batch, a NamedTuple (`Layout.batch`) with the address of every buffer as
 uint64 and the number of envs as int64. In a reset its second argument is a request (`params.request_class`), in a rollout a
