@@ -349,7 +349,7 @@ class Measure(NamedTuple):
 
 
 LINES_OF_CODE = {  # {folders of the package: lines of code}
-    ("",): 32_667,
+    ("",): 32_641,
     ("engine",): 8_866,
     ("engine/compiler",): 1_804,
     ("engine/single_agent", "engine/multi_agent"): 2_876,
@@ -358,7 +358,7 @@ LINES_OF_CODE = {  # {folders of the package: lines of code}
     ("learners",): 12_279,
     ("testing",): 3_152,
     ("vector",): 2_647,
-    ("cli",): 2_634,
+    ("cli",): 2_608,
 }
 # The last ones are budgets of wholes, which may only fall.
 MEASURES = {

@@ -449,10 +449,9 @@ def test_the_line_of_progress_has_counts_of_both_halves_and_an_estimate(
 
 
 def test_ctrl_c_lets_a_training_write_its_checkpoint(script: ModuleType, tmp_path: Path) -> None:
-    handle = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # as in a terminal
-    child = handle + "import time\ntry:\n    print('ready', flush=True); time.sleep(600)\nexcept KeyboardInterrupt:\n"
+    child = "import time\ntry:\n    print('ready', flush=True); time.sleep(600)\nexcept KeyboardInterrupt:\n"
     child += "    time.sleep(0.5); print('checkpoint', flush=True)"
-    code = handle + f"import runpy, sys; run_job = runpy.run_path({str(ROOT / 'run.py')!r})['run_job']; "
+    code = f"import runpy, sys; run_job = runpy.run_path({str(ROOT / 'run.py')!r})['run_job']; "
     code += f"sys.exit(run_job([sys.executable, '-c', {child!r}], None))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
