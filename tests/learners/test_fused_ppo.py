@@ -38,8 +38,10 @@ CASES = {  # name: (features, action space, settings, whether agents leave)
     "heads, one layer": (21, MultiDiscrete([3, 4, 5]), {"hidden": (48,)}, False),
     "rectified": (15, Discrete(32), {"hidden": (64, 32), "activation": "relu"}, False),
     "wide": (17, BOX, {"hidden": (128, 128)}, True),
-    "widest": (64, Discrete(32), {"hidden": (128, 100)}, False),
+    "widest": (96, Discrete(48), {"hidden": (128, 100)}, False),
+    "masked heads": (71, MultiDiscrete([21, 21]), {"hidden": (64, 64)}, True),  # TagContinuous with the ten nearest agents
 }
+MASKED = ("masked heads",)  # those with action masks
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -56,8 +58,11 @@ def network_of(features, space, args):
     return network
 
 
-def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.75, 0.85, 1.15, 1.25, 2.0)):
-    """Returns a rollout from which the network's probabilities differ by factors between each pair of `ratios`."""
+def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.75, 0.85, 1.15, 1.25, 2.0), action_mask=None):
+    """Returns a rollout from which the network's probabilities differ by factors between each pair of `ratios`.
+
+    Its observations are normalised if the network does that. Its actions are those that `action_mask`, (T, R, N) bool, allows.
+    """
     device = generator.device
 
     def normal(*shape):
@@ -65,12 +70,14 @@ def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.
 
     obs = normal(steps + 1, rows, features)
     with torch.no_grad():
-        policy = network.policy(obs[:-1])
+        policy = network.policy(obs[:-1], action_mask)
         mode = policy.mode()
         action = mode
         if mode.dtype == torch.int64:
             sizes = network.sizes or (policy.logits.shape[-1],)
-            drawn = [torch.randint(n, (steps, rows), device=device, generator=generator) for n in sizes]
+            allowed = torch.ones_like(policy.logits) if action_mask is None else action_mask.float()
+            parts = [part.flatten(0, 1) for part in allowed.split(sizes, -1)]
+            drawn = [part.multinomial(1, generator=generator).view(steps, rows) for part in parts]
             action = torch.stack(drawn, -1) if network.sizes else drawn[0]
         else:
             action = mode + normal(*mode.shape)
@@ -83,7 +90,7 @@ def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.
     # The advantages depend on the actions, as in an environment. With noise alone the mean gradient would vanish, and
     # rounding errors would dominate.
     discrete = action.dtype == torch.int64
-    worth = torch.linspace(-1.0, 1.0, 32, device=device).roll(7)[action] if discrete else action - mode
+    worth = torch.linspace(-1.0, 1.0, 48, device=device).roll(7)[action] if discrete else action - mode
     worth = worth.sum(-1) if worth.dim() > 2 else worth
     advantage = 2.0 * worth * (1.0 + 0.5 * obs[:-1, :, 0]) + 0.3 * normal(steps, rows) + 0.7
     far = torch.rand(value.shape, device=device, generator=generator)
@@ -93,7 +100,8 @@ def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.
     flags = torch.zeros(steps, rows, dtype=torch.bool, device=device)
     target = advantage + value[:-1]
     before = log_prob - ratio.log()
-    return RolloutBuffer(obs, action, before, normal(steps, rows), flags, flags, obs[1:], value, advantage, target, mask)
+    rewards = normal(steps, rows)
+    return RolloutBuffer(obs, action, before, rewards, flags, flags, obs[1:], value, advantage, target, mask, action_mask)
 
 
 def vector(network):

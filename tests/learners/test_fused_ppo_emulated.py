@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 
 torch = pytest.importorskip("torch")
 
-from tests.learners.test_fused_ppo import CASES, network_of, relative_error, rollout_of
+from tests.learners.test_fused_ppo import CASES, MASKED, network_of, relative_error, rollout_of
 from tests.support.cuda_emulator import emulate
 from tests.support.population_emulation import ENV_FUNCTIONS, LIMIT, PERIOD, Case, steps_of_env
 
@@ -27,6 +27,7 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, epi
 from gpuvec.learners.fused_ppo.fused_rollout import (
     BLOCK_RESULT_WORDS,
     ESTIMATE_THREADS,
+    act_kernel,
     estimate_kernel,
     rollout_kernel,
     value_kernel,
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.compile
 def make_shape(case: str, **settings) -> tuple[PPOArgs, NetworkShape]:
     features, space, more, leave = CASES[case]
     args = PPOArgs(device="cpu", **(more | settings))
-    shape = make_network_shape(network_of(features, space, args), args, leave)
+    shape = make_network_shape(network_of(features, space, args), args, leave, case in MASKED)
     assert isinstance(shape, NetworkShape), shape
     return args, shape
 
@@ -56,12 +57,34 @@ def random_rollout(case, shape, steps, rows):
     return obs, torch.randint(0, 3, (steps, rows, shape.action_size), generator=generator), generator
 
 
-def expected_records(shape, obs, action, log_prob, advantage, target, mask=None):
-    """Returns the records that the kernels must write."""
-    fields = [obs[:-1], action.float(), *(x.unsqueeze(-1) for x in (log_prob, advantage, target))]
+def expected_records(shape, obs, action, log_prob, advantage, target, mask=None, action_mask=None):
+    """Returns the records that the kernels must write, for observations that are normalised if the kernels do that."""
+    inputs = torch.nn.functional.pad(torch.cat([obs[:-1], torch.ones_like(obs[:-1, :, :1])], -1), (0, 1 - shape.features % 2))
+    words = inputs.half().view(torch.float32)
+    fields = [words, action.float(), *(x.unsqueeze(-1) for x in (log_prob, advantage, target))]
     fields += [] if mask is None else [mask.float().unsqueeze(-1)]
+    if action_mask is not None:
+        padded = torch.nn.functional.pad(action_mask, (0, -shape.outputs % 32)).unflatten(-1, (-1, 32)).long()
+        fields.append((padded << torch.arange(32)).sum(-1).int().view(torch.float32))
     records = torch.cat(fields, -1).flatten(0, 1)
     return torch.nn.functional.pad(records, (0, shape.record_size - records.shape[1]))
+
+
+def assert_equal_bits(actual: torch.Tensor, wanted: torch.Tensor) -> None:
+    assert torch.equal(actual.view(torch.int32), wanted.view(torch.int32))
+
+
+def random_moments(features, generator) -> torch.Tensor:
+    """Returns means and inverse standard deviations of observations, (2, D)."""
+    return torch.stack([torch.randn(features, generator=generator), 0.5 + torch.rand(features, generator=generator)])
+
+
+def random_action_mask(shape, *leading, generator) -> torch.Tensor:
+    """Returns allowed actions, (..., N) bool, at least one of each component."""
+    mask = torch.rand(*leading, shape.outputs, generator=generator) < 0.6
+    firsts = torch.tensor([0, *shape.head_sizes[:-1]]).cumsum(0)
+    mask[..., firsts] |= ~torch.stack([part.any(-1) for part in mask.split(shape.head_sizes, -1)], -1)
+    return mask
 
 
 @pytest.mark.parametrize(("case", "steps", "rows"), [("cartpole", 37, 100), ("gaussian", 20, 33), ("widest", 16, 31)])
@@ -86,7 +109,7 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
         "num_finished_blocks": torch.zeros((), dtype=torch.int32),
         "iteration": torch.zeros((), dtype=torch.int64), "metrics": torch.zeros(6, dtype=torch.float64),
         "fault_rows": torch.zeros(4, dtype=torch.int64), "num_steps": steps, "num_rows": rows, "gamma": args.gamma,
-        "gae_lambda": args.gae_lambda, "reward_scale": args.reward_scale, **episodes._asdict(),
+        "gae_lambda": args.gae_lambda, "reward_scale": args.reward_scale, "moments": torch.zeros(0), **episodes._asdict(),
     }  # fmt: skip
     for rollout in (1, 2):
         launch((blocks,), **arguments)
@@ -101,7 +124,7 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
             torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
         assert arguments["fault_rows"].tolist() == [-1, -1, -1, -1]
         assert int(arguments["iteration"]) == rollout
-    torch.testing.assert_close(records, expected_records(shape, obs, action, log_prob, advantage, target))
+    assert_equal_bits(records, expected_records(shape, obs, action, log_prob, advantage, target))
     # Counts are exact beyond the integers of float32.
     reward.fill_(1.0)
     for each in (episodes, plain):
@@ -117,28 +140,19 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param("cartpole", marks=pytest.mark.exhaustive), "wide"])  # the latter has masks
-def test_records_and_advantage_sums_equal_those_of_torch(case, tmp_path) -> None:
+def test_advantage_sums_equal_those_of_torch(case, tmp_path) -> None:
     args, shape = make_shape(case, update_epochs=2, num_minibatches=2)
     steps, rows, rounds = 7, 30, args.update_epochs * args.num_minibatches
     samples, size = steps * rows, steps * rows // args.num_minibatches
-    kernels = update_kernels(shape, make_update_config(shape, size, 132))
-    obs, action, generator = random_rollout(case, shape, steps, rows)
-    log_prob, advantage, target = torch.randn(3, steps, rows, generator=generator)
+    generator = torch.Generator().manual_seed(steps)
+    advantage = torch.randn(steps, rows, generator=generator)
     mask = torch.rand(steps, rows, generator=generator) < 0.7 if shape.has_mask else None
-    records, counts = torch.full((samples, shape.record_size), 7.0), {"mask": 0 if mask is None else mask}
-    emulate(kernels["pack_records"], tmp_path)(
-        (-(-samples // kernels["pack_records"].threads),), obs=obs, action=action, log_prob=log_prob, advantage=advantage,
-        target=target, records=records, num_samples=samples, **counts,
-    )  # fmt: skip
-    torch.testing.assert_close(records, expected_records(shape, obs, action, log_prob, advantage, target, mask))
-
     advantage_sums, metrics = torch.zeros(rounds, 3, ADVANTAGE_PARTS), torch.ones(6, dtype=torch.float64)
     fault_rows, iteration = torch.zeros(2, dtype=torch.int64), torch.tensor(5)
-    emulate(kernels["sum_advantages"], tmp_path)(
+    emulate(update_kernels(shape, make_update_config(shape, size, 132))["sum_advantages"], tmp_path)(
         (rounds, ADVANTAGE_PARTS), advantage=advantage, advantage_sums=advantage_sums, metrics=metrics, fault_rows=fault_rows,
-        iteration=iteration, seed=3,
-        num_minibatches=args.num_minibatches, minibatch_size=size, num_samples=samples,
-        index_bits=(samples - 1).bit_length(), **counts,
+        iteration=iteration, seed=3, num_minibatches=args.num_minibatches, minibatch_size=size, num_samples=samples,
+        index_bits=(samples - 1).bit_length(), mask=0 if mask is None else mask,
     )  # fmt: skip
     assert fault_rows.tolist() == [-1, -1]
     assert not metrics.any()
@@ -148,6 +162,32 @@ def test_records_and_advantage_sums_equal_those_of_torch(case, tmp_path) -> None
     assert (count == len(moved.flatten())).all()  # each epoch uses each unmasked sample once
     torch.testing.assert_close(sums, moved.sum().expand(args.update_epochs), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(squares, moved.square().sum().expand(args.update_epochs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["cartpole", "wide", "masked heads"])
+def test_records_have_the_observations_of_their_rows(case, tmp_path) -> None:
+    """The rows of the last case are some agents of an environment, and its observations are normalised."""
+    _, shape = make_shape(case)
+    steps, rows, agents = 5, 24, 3
+    is_role = case == "masked heads"
+    shape = shape._replace(has_places=is_role, normalize=is_role)
+    obs, action, generator = random_rollout(case, shape, steps, rows * (agents if is_role else 1))
+    action = action[:, :rows].contiguous()
+    places = torch.randperm(rows * agents, generator=generator)[:rows].int()
+    log_prob, advantage, target = torch.randn(3, steps, rows, generator=generator)
+    masks = {"mask": torch.rand(steps, rows, generator=generator) < 0.7} if shape.has_mask else {}
+    if shape.has_action_mask:
+        masks["action_mask"] = random_action_mask(shape, steps, rows, generator=generator)
+    moments = random_moments(shape.features, generator)
+    records = torch.full((steps * rows, shape.record_size), 7.0)
+    kernel = update_kernels(shape, make_update_config(shape, steps * rows, 132))["pack_records"]
+    emulate(kernel, tmp_path)(
+        (-(-records.numel() // kernel.threads),), obs=obs, action=action, log_prob=log_prob, advantage=advantage,
+        target=target, records=records, num_samples=steps * rows, moments=moments, places=places, env_rows=rows * agents,
+        num_rows=rows, **masks,
+    )  # fmt: skip
+    own = ((obs[:, places.long()] - moments[0]) * moments[1]).clamp(-10.0, 10.0) if is_role else obs
+    assert_equal_bits(records, expected_records(shape, own, action, log_prob, advantage, target, **masks))
 
 
 def test_the_sums_of_each_minibatch_are_those_of_its_advantages(tmp_path) -> None:
@@ -283,6 +323,79 @@ def test_a_rollout_has_the_steps_and_the_draws_of_plain_ones(case, rows_of_warp,
     assert len(actions.unique()) > 5
 
 
+@pytest.mark.parametrize("case", ["gaussian", "masked heads"])
+def test_actions_of_a_step_are_those_of_the_sampler(case, tmp_path) -> None:
+    """Rows are some agents of an environment, whose actions start at another number than 0."""
+    features, space, _, _ = CASES[case]
+    (args, shape), is_gaussian = make_shape(case), isinstance(space, Box)
+    shape, rows, agents, step, seed, iteration, first_row = shape._replace(has_places=True), 75, 3, 4, 2**40 + 5, 6, 1000
+    network, generator = network_of(features, space, args), torch.Generator().manual_seed(2)
+    obs = torch.randn(rows * agents, features, generator=generator)
+    places = torch.randperm(rows * agents, generator=generator)[:rows].int()
+    own = obs[places.long()]
+    action_mask = random_action_mask(shape, rows, generator=generator) if shape.has_action_mask else None
+    action = torch.full((rows, shape.action_size), -7, dtype=torch.float32 if is_gaussian else torch.int64)
+    env_action, log_prob, starts = torch.zeros_like(action), torch.zeros(rows), tuple(range(3, 3 + shape.action_size))
+    bounds = {"low": torch.from_numpy(space.low), "high": torch.from_numpy(space.high)} if is_gaussian else {}
+    emulate(act_kernel(shape, starts), tmp_path)(
+        (2,), parameters=flat_parameters(shape, network), iteration=torch.tensor(iteration), obs=obs, action=action,
+        action_mask=0 if action_mask is None else action_mask, log_prob=log_prob, env_action=env_action, step=step,
+        first_row=first_row, seed=seed, places=places, env_rows=rows * agents, num_rows=rows, **bounds,
+    )  # fmt: skip
+    with torch.no_grad():
+        policy = network.policy(own, action_mask)
+        drawn = policy.draw(Sampler("cpu", seed, first_row=first_row), torch.tensor(iteration), step).action
+        torch.testing.assert_close(log_prob, policy.log_prob_and_entropy(action)[0], rtol=1e-2, atol=2e-2)
+    is_equal = (drawn - action).abs() < 2e-2  # operands in FP16
+    assert is_equal.double().mean() > 0.97
+    if is_gaussian:
+        assert torch.equal(env_action, action.clamp(*bounds.values()))
+    else:
+        assert torch.equal(env_action, action + torch.tensor(starts))
+        parts = zip(action_mask.split(shape.head_sizes, -1), action.unbind(-1), strict=True)
+        assert all(allowed.gather(1, choice.unsqueeze(1)).all() for allowed, choice in parts)
+    assert len(action.unique()) > 5
+
+
+def test_a_row_without_an_allowed_action_has_no_log_probability(tmp_path) -> None:
+    features, space, _, _ = CASES["masked heads"]
+    args, shape = make_shape("masked heads")
+    action, env_action, log_prob = *torch.full((2, 16, shape.action_size), -7), torch.zeros(16)
+    action_mask = torch.ones(16, shape.outputs, dtype=torch.bool)
+    action_mask[3, : shape.head_sizes[0]] = False
+    emulate(act_kernel(shape, (0,) * shape.action_size), tmp_path)(
+        (1,), parameters=flat_parameters(shape, network_of(features, space, args)), iteration=torch.tensor(0),
+        obs=torch.zeros(16, features), action=action, action_mask=action_mask, log_prob=log_prob, env_action=env_action,
+        num_rows=16,
+    )  # fmt: skip
+    assert log_prob.isnan().nonzero().flatten().tolist() == [3]
+    assert (env_action >= 0).all()
+
+
+@pytest.mark.parametrize("is_role", [False, True])
+def test_final_values_are_those_of_environments_whose_episode_ended(is_role, tmp_path) -> None:
+    """One step, whose final observations are among those of all agents."""
+    features, space, _, _ = CASES["masked heads"]
+    args, shape = make_shape("masked heads")
+    num_envs, per_env, agents = 9, 4, 6
+    rows, generator = num_envs * per_env, torch.Generator().manual_seed(2)
+    network, shape = network_of(features, space, args), shape._replace(has_places=is_role)
+    final_obs = torch.randn(num_envs * agents if is_role else rows, features, generator=generator)
+    places = (torch.arange(num_envs).unsqueeze(1) * agents + torch.arange(1, 1 + per_env)).flatten().int()
+    ended, final_value = torch.rand(num_envs, generator=generator) < 0.5, torch.full((rows,), math.nan)
+    emulate(value_kernel(shape, 1), tmp_path)(
+        (2,), parameters=flat_parameters(shape, network), final_obs=final_obs, ended=ended, final_value=final_value,
+        num_steps=1, rows_per_end=per_env, places=places, env_rows=num_envs * agents, num_rows=rows,
+    )  # fmt: skip
+    with torch.no_grad():
+        own = final_obs[places.long()] if is_role else final_obs
+        expected = copy.deepcopy(network).double().value(own.double())
+    wanted = ended.repeat_interleave(per_env)
+    assert 0 < wanted.sum() < rows
+    assert final_value[~wanted].isnan().all()
+    assert relative_error(final_value[wanted], expected[wanted]) < 2e-3
+
+
 @pytest.mark.parametrize(("case", "steps", "rows"), [("cartpole", 5, 30), ("rectified", 3, 11)])
 def test_values_are_those_of_float64(case, steps, rows, tmp_path) -> None:
     """Of all observations, those after the last step included, and of the final ones of truncated episodes alone."""
@@ -297,6 +410,7 @@ def test_values_are_those_of_float64(case, steps, rows, tmp_path) -> None:
     emulate(value_kernel(shape, 2), tmp_path)(
         (2,), parameters=flat_parameters(shape, network), obs=obs, final_obs=final_obs[:-1].contiguous(), ended=ended,
         terminated=terminated, value=value, final_value=final_value, clock=clock, num_clocks=2, num_steps=steps, num_rows=rows,
+        rows_per_end=1,
     )  # fmt: skip
     with torch.no_grad():
         expected, expected_final = (copy.deepcopy(network).double().value(x.double()) for x in (obs, final_obs[:-1]))
@@ -311,7 +425,7 @@ def test_values_are_those_of_float64(case, steps, rows, tmp_path) -> None:
 def gradient_in_float64(network, s, args) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the gradient of PPO's loss of the samples `s` of one step, and the metrics, computed with PyTorch in float64."""
     exact = copy.deepcopy(network).double()
-    fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
+    fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask, s.action_mask)
     exact_fields = (x.double() if x is not None and x.is_floating_point() else x for x in fields)
     batch = Samples(*(x if x is None else x.flatten(0, 1) for x in exact_fields))
     value, metrics = ppo_loss(exact, batch, args, args.ent_coef)
@@ -323,7 +437,8 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
     samples = s.advantage.numel()
     config = make_update_config(shape, samples, 132)
     flat = flat_parameters(shape, network)
-    records = expected_records(shape, s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask)
+    fields = s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask, s.action_mask
+    records = expected_records(shape, *fields)
     those = s.advantage.flatten() if s.mask is None else s.advantage[s.mask]
     moved, advantage_sums = those - s.advantage[0, 0], torch.zeros(1, 3, ADVANTAGE_PARTS)
     advantage_sums[0, :, 5] = torch.stack([torch.tensor(float(len(moved))), moved.sum(), moved.square().sum()])
@@ -341,13 +456,16 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
 
 @pytest.mark.first_variants(2)
 @pytest.mark.parametrize(
-    ("case", "samples"), [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70)]
+    ("case", "samples"),
+    [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70), ("masked heads", 70)],
 )
 def test_the_gradient_equals_that_of_float64(case, samples, tmp_path) -> None:
     features, space, _, leave = CASES[case]
     args, shape = make_shape(case, num_minibatches=1, ent_coef=0.1)
     network = network_of(features, space, args)
-    s = rollout_of(network, features, 1, samples, leave, torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(3)
+    action_mask = random_action_mask(shape, 1, samples, generator=generator) if shape.has_action_mask else None
+    s = rollout_of(network, features, 1, samples, leave, generator, action_mask=action_mask)
     wanted, expected_metrics = gradient_in_float64(network, s, args)
     gradient, metrics = gradient_of_kernel(network, s, args, shape, tmp_path)
     assert relative_error(gradient, wanted) < 3e-3  # operands in FP16

@@ -72,7 +72,7 @@ class DDPG(Policy):
 
     def __init__(self, args: DDPGArgs, context: PolicyContext, network: DeterministicActorCritic) -> None:
         super().__init__(args, context)
-        device, rows = args.device, context.rows
+        device, rows = args.device, self.rows
         T, R = rows.reward.shape
         self.network = network.to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))

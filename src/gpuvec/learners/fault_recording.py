@@ -197,7 +197,7 @@ class _RowRecorder:
     def _add_details(self) -> None:
         """Adds what the agent observed and what its policy computed, before the update."""
         rows, network, row = self._policy.rows, cast(Any, self._policy.network), slice(self._row, self._row + 1)
-        obs = rows.obs[:-1, row].flatten(0, 1)
+        obs = self._policy.observations(self._row)
         details = {"observation": obs.flatten(1)}
         mask = None if rows.action_mask is None else rows.action_mask[:-1, row].flatten(0, 1)
         distribution = action_distribution(network, obs, mask)

@@ -97,11 +97,8 @@ class Learner:
 
     def _context(self, role: str) -> PolicyContext:
         observation, action = spaces_of_agent(self.env, role)
-        agents = self.agents[role]
-        return PolicyContext(
-            observation, action, self.rollout.rows(agents), agents.per_env, self.rollout.max_truncations, role,
-            critic_space_of_agent(self.env), self.shard,
-        )  # fmt: skip
+        critic_space = critic_space_of_agent(self.env)
+        return PolicyContext(observation, action, self.rollout, self.agents[role], role, critic_space, self.shard)
 
     def _prepare_report(self) -> None:
         """Allocates the tensor that has the metrics and fault rows of all policies, and then the metrics of the environment."""

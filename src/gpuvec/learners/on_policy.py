@@ -70,7 +70,7 @@ class OnPolicy(Policy):
 
     def __init__(self, args: OnPolicyArgs, context: PolicyContext, network: ActorCritic, loss: StandardLoss) -> None:
         super().__init__(args, context)
-        device, R = args.device, context.rows.reward.shape[1]
+        device, R = args.device, self.rows.reward.shape[1]
         self.network = network.to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
@@ -78,7 +78,7 @@ class OnPolicy(Policy):
         self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=ADAM_EPS)
         self.buffer, self.final_value = self._allocate_buffer()
         self._set_loss_and_metrics(context, loss)
-        self.max_truncations = context.max_truncations
+        self.max_truncations = context.rollout.max_truncations
         # Whether the network computes V with the policy, in each step of a rollout.
         self.value_with_policy = hasattr(self.network.body, "both") and not self.network.has_critic_obs
         # Whether V of all observations is in the buffer when `estimate` begins.
@@ -87,7 +87,7 @@ class OnPolicy(Policy):
         self.advantage = AdvantageEstimator(device, args.gamma, args.gae_lambda)
         self.reward_scaler = RewardScaler(R, args.gamma, device) if args.normalize_returns else None
         self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
-        self.has_action_mask = hasattr(self.network.body, "allowed") or context.rows.action_mask is not None
+        self.has_action_mask = hasattr(self.network.body, "allowed") or context.has_action_mask
         checks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
         self.guard = Guard({"act": (ALLOWED,), **checks} if self.has_action_mask else checks, LEARNED, device)
         self.stages = (self.estimate, self.improve)
@@ -147,12 +147,13 @@ class OnPolicy(Policy):
         """Returns the buffer, and (T, R) for V of final observations."""
         rows, device = self.rows, self.args.device
         T, R = rows.reward.shape
-        action = self.network.policy(rows.obs[0]).mode()
+        obs = torch.zeros(1, *rows.obs.shape[2:], dtype=rows.obs.dtype, device=device)
+        action = self.network.policy(obs).mode()
         needed = T * R * (5 * FLOAT32_BYTES + action[0].numel() * action.element_size())
         require_memory(device, needed, f"the buffer of a rollout of {T:,} steps of {R:,} rows")
         log_prob, advantage, target, final_value = torch.zeros(4, T, R, device=device)
         buffer = RolloutBuffer(
-            **rows._asdict(), action=action.new_zeros((T, *action.shape)), log_prob=log_prob,
+            **rows._asdict(), action=action.new_zeros((T, R, *action.shape[1:])), log_prob=log_prob,
             value=torch.zeros(T + 1, R, device=device), advantage=advantage, target=target,
         )  # fmt: skip
         return buffer, final_value

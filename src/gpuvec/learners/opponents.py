@@ -65,7 +65,7 @@ class FrozenPolicy(Policy):
 
     def __init__(self, config: Frozen, args: TrainingArgs, context: PolicyContext) -> None:
         super().__init__(args, context)
-        checks = {} if context.rows.action_mask is None else {"act": (ALLOWED,)}
+        checks = {"act": (ALLOWED,)} if context.has_action_mask else {}
         self.guard, self._greedy = Guard(checks, {}, args.device), config.greedy
         checkpoint = config.checkpoint if isinstance(config.checkpoint, Mapping) else load(config.checkpoint)
         trained_args, self.network = load_policy(checkpoint, args.device, config.body, config.role)
@@ -122,7 +122,7 @@ class ScriptedPolicy(Policy):
         super().__init__(args, context)
         self.guard, self._act = Guard({}, {}, args.device), config.act
         self._draws = "generator" in inspect.signature(config.act).parameters
-        obs, space = context.rows.obs[0], context.action_space
+        obs, space = self.rows.obs[0], context.action_space
         self._obs_dim = obs.dim() - 1  # of one agent
         before, draws = _global_generator_state(args.device), self.generator.get_state()
         shape, expected = tuple(self._actions_at(0).shape), (len(obs), *(space.shape or ()))

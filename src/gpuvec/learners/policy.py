@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.buffers.env_rollout import EnvRollout, RolloutRows
+from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.cuda_graphs.optimizer import Adam
@@ -33,14 +33,19 @@ class PolicyContext(NamedTuple):
 
     observation_space: gym.Space[Any]  # of one agent
     action_space: gym.Space[Any]  # of one agent
-    rows: RolloutRows  # the rollout of its agents
-    agents_per_env: int = 1
-    max_truncations: int = 0  # upper bound of an environment's truncated episodes in a rollout
+    rollout: EnvRollout
+    agents: AgentSubset  # of the policy
     role: str = ALL  # the random numbers of the policy depend on it
     critic_space: gym.Space[Any] | None = None  # of the critic's observation of one agent; None if there is none
     shard: Shard = Shard()  # the part of the training's environments to which the rows belong
     loss: Loss | None = None  # of the user, see `own_loss`
     metrics: Metrics | None = None  # of the user, see `own_loss`
+
+    @property
+    def has_action_mask(self) -> bool:
+        """Whether the environment has an action mask for this role."""
+        mask = self.rollout.action_mask
+        return self.role in mask if isinstance(mask, dict) else mask is not None
 
 
 class Policy:
@@ -57,6 +62,8 @@ class Policy:
     guard: Guard
     stages: tuple[Stage, ...] = ()
     """All stages that may follow a rollout; none if the policy does not learn."""
+    reads_in_place = False
+    """Whether the policy reads observations where the environment writes them, see `EnvRollout.rows`."""
     single_graph = False
     """Whether all of `stages` follow each rollout, so that one CUDA graph may contain the rollout and the stages."""
     shared_attributes: tuple[str, ...] = ("network",)
@@ -69,7 +76,8 @@ class Policy:
     """The names of their tensors in `state_tensors`."""
 
     def __init__(self, args: TrainingArgs, context: PolicyContext) -> None:
-        self.args, self.rows, self.agents_per_env, self.shard = args, context.rows, context.agents_per_env, context.shard
+        self.args, self.agents_per_env, self.shard = args, context.agents.per_env, context.shard
+        self.rows = context.rollout.rows(context.agents, self.reads_in_place)
         self.shards, self.reduce = (self,), Reduce(context.shard.count)
         self.role, self.action_seed = context.role, stream_seed(args.seed, ACTIONS, context.role)
         self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, context.role, self.shard.index)
@@ -136,6 +144,10 @@ class Policy:
         """
         assert self.network is not None, "policies without a network override this"
         return policy(self.network, greedy=False, seed=seed, draws=draws)  # type: ignore[arg-type]  # a `PolicyNetwork`
+
+    def observations(self, row: int) -> Tensor:
+        """Returns the observations of a row before each step of the last rollout, (T, ...)."""
+        return self.rows.obs[:-1, row]
 
     def finish_rollout(self) -> None:
         """Is called after the last step of a rollout, in the same stage."""

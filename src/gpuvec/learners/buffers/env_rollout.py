@@ -89,6 +89,11 @@ class AgentSubset:
         """
         return x if self._is_single_agent else self._gather(x, axis).flatten(axis, axis + 1)
 
+    def places(self, num_envs: int, num_agents: int, device: str) -> Tensor:
+        """Returns the numbers of these agents among all agents of all environments, (R,) int32."""
+        numbers = torch.arange(num_envs * num_agents, dtype=torch.int32, device=device)
+        return self.select(numbers.view(num_envs, num_agents), 0).contiguous()
+
     def copy(self, x: Tensor, rows: Tensor, axis: int = 1) -> None:
         """Copies the rows of these agents without a temporary tensor.
 
@@ -131,7 +136,8 @@ class EnvRollout:
         device: "cpu" or "cuda:<index>".
 
     Attributes:
-        obs, final_obs, action_mask: tensors, or dicts of tensors by role if roles have spaces of their own.
+        obs, action_mask: tensors, or dicts of tensors by role if roles have spaces of their own.
+        final_obs: the same; None before it is known whether it has T steps, or only the last one.
 
     Raises:
         ValueError: masks for an action space that has none.
@@ -149,20 +155,15 @@ class EnvRollout:
         def zeros(*shape: int, dtype: torch.dtype = torch.float32, steps: int = num_steps) -> Tensor:
             return torch.zeros((steps, *shape), dtype=dtype, device=device)
 
-        def observations(steps: int) -> Any:
-            return map_roles(
-                lambda space: zeros(E, *(space.shape or ()), dtype=obs_dtype(space), steps=steps), env.single_observation_space
-            )
-
-        self.obs, self.final_obs = observations(num_steps + 1), observations(num_steps)
+        self._device = device
+        self.obs, self.final_obs = self._observations(num_steps + 1), None
         self.reward = zeros(*per_agent)
         self.terminated, self.truncated = zeros(E, dtype=torch.bool), zeros(E, dtype=torch.bool)
         # Element t says whether an episode begins with step t.
         self.episode_start = zeros(E, dtype=torch.bool, steps=num_steps + 1).fill_(True)
         self.ended = self.episode_start[1:]
         outputs = {"obs": map_roles(lambda x: x[1:], self.obs), "reward": self.reward}
-        outputs |= {"terminated": self.terminated, "truncated": self.truncated}
-        outputs |= {"final_obs": self.final_obs, "final_mask": self.ended}
+        outputs |= {"terminated": self.terminated, "truncated": self.truncated, "final_mask": self.ended}
         if self.num_agents is not None:
             self.mask, self.agent_terminated = zeros(*per_agent, dtype=torch.bool), zeros(*per_agent, dtype=torch.bool)
             outputs |= {"agent_mask": self.mask, "agent_terminated": self.agent_terminated}
@@ -187,13 +188,29 @@ class EnvRollout:
             self.final_critic_obs = zeros(*per_agent, *critic_space.shape)
             outputs |= {"critic_obs": self.critic_obs[1:], "final_critic_obs": self.final_critic_obs}
         self._outputs = [{name: _at(tensors, t) for name, tensors in outputs.items()} for t in range(num_steps)]
+        """The outputs of each step; `reset` adds the final observations, whose size depends on who reads them."""
         limit = base.max_episode_steps
         self.max_truncations = 0 if limit is None else (num_steps - 1) // limit + 1
         """Upper bound of an environment's truncated episodes in a rollout: all but the first take `limit` steps."""
         self._copied_rows: list[tuple[AgentSubset, RolloutRows]] = []
 
-    def rows(self, agents: AgentSubset) -> RolloutRows:
-        """Returns the rows of `agents`; those that are copies are updated by `update_views` and `update_rows`."""
+    def _observations(self, steps: int) -> Any:
+        def zeros(space: gym.Space[Any]) -> Tensor:
+            shape = steps, self.env.num_envs, *(space.shape or ())
+            return torch.zeros(shape, dtype=obs_dtype(space), device=self._device)
+
+        return map_roles(zeros, self.env.single_observation_space)
+
+    def rows(self, agents: AgentSubset, in_place: bool = False) -> RolloutRows:
+        """Returns the rows of `agents`; those that are copies are updated by `update_views` and `update_rows`.
+
+        Args:
+            agents: of a policy.
+            in_place: whether the policy reads observations in `obs` and, after each step, in `final_obs`. Those of the rows
+                then have a shape and no values.
+        """
+        if self.final_obs is None and not in_place:
+            self.final_obs = self._observations(self.num_steps)
         if self.num_agents is None:
             return RolloutRows(
                 self.obs, self.reward, self.terminated, self.ended, self.final_obs, action_mask=self.action_mask,
@@ -202,6 +219,12 @@ class EnvRollout:
         per_agent = {name: x for name, x in self._per_agent()._asdict().items() if x is not None}
         names = [name for name, x in per_agent.items() if isinstance(x, dict)]
         by_role = {name: agents.select_role(per_agent.pop(name)) for name in names}
+        if in_place:
+            obs = self.obs[agents.role] if isinstance(self.obs, dict) else self.obs
+            shape = agents.per_env * self.env.num_envs, *obs.shape[3:]
+            for name, steps in (("obs", self.num_steps + 1), ("final_obs", self.num_steps)):
+                by_role[name] = torch.empty((steps, *shape), dtype=obs.dtype, device="meta")
+                per_agent.pop(name, None)
         views = {name: agents.select(per_agent[name]) for name in VIEW_FIELDS if name in per_agent}
         copies = {name: agents.select(x).clone() for name, x in per_agent.items() if name not in views}
         own = {name: x if agents.is_all else x.clone() for name, x in views.items()}
@@ -220,6 +243,10 @@ class EnvRollout:
             ValueError, TypeError: the environment has other action masks than it declares.
         """
         E = self.env.num_envs
+        if self.final_obs is None:
+            self.final_obs = self._observations(1)
+        for t, outputs in enumerate(self._outputs):
+            outputs["final_obs"] = self.final_obs_at(t)
         obs, infos = self.env.reset(seed=RowStreams([seed] * E, range(first_env, first_env + E)) if first_env else seed)
         require_action_mask(infos, self.env.num_envs, self._mask_shape)
         _copy_roles(self.obs, -1, obs)
@@ -241,6 +268,10 @@ class EnvRollout:
         """The observations, and the action masks and observations of a critic if there are any."""
         return [tensors for tensors in (self.obs, self.action_mask, self.critic_obs) if tensors is not None]
 
+    def final_obs_at(self, t: int) -> Any:
+        """Returns the final observations of step `t`, which other steps may overwrite if all policies read in place."""
+        return map_roles(lambda x: x[min(t, len(x) - 1)], self.final_obs)
+
     def step(self, t: int, action: Any) -> None:
         """Runs step `t` with the actions of all agents, `action` (E, ...) or (E, A, ...), or {role: (E, n, ...)}."""
         self.env.step(action, out=self._outputs[t])
@@ -249,7 +280,8 @@ class EnvRollout:
         """Copies the observations and action masks before step `t` to the results of `rows` that are not views."""
         for agents, rows in self._copied_rows:
             if not agents.is_all and not isinstance(self.obs, dict):
-                agents.copy(self.obs[t], rows.obs[t], 0)
+                if not rows.obs.is_meta:
+                    agents.copy(self.obs[t], rows.obs[t], 0)
                 if self.action_mask is not None and rows.action_mask is not None:
                     agents.copy(self.action_mask[t], rows.action_mask[t], 0)
                 if self.critic_obs is not None and rows.critic_obs is not None:
@@ -289,8 +321,9 @@ class EnvRollout:
             for name, x in per_agent._asdict().items():
                 if x is None or name in STEP_INPUTS or isinstance(x, dict):
                     continue
-                if not (agents.is_all and name in VIEW_FIELDS):
-                    agents.copy(x, getattr(rows, name))
+                values = getattr(rows, name)
+                if not (values.is_meta or (agents.is_all and name in VIEW_FIELDS)):
+                    agents.copy(x, values)
 
     def _per_agent(self) -> RolloutRows:
         """Returns the rollout of each agent, (T, E, A, ...)."""

@@ -1,6 +1,14 @@
-// The uniform numbers from which the actions of a step are drawn. Macro: FIRST_DRAW, the number of the first.
+// The components of an action, and the uniform numbers from which those of a step are drawn.
+//
+// Macros: FIRST_DRAW (the number of the first), GAUSSIAN (whether actions are continuous).
 #pragma once
 #include "shuffle.cuh"
+
+#if GAUSSIAN
+typedef float Component;
+#else
+typedef int Component;
+#endif
 
 // The uniform numbers in [0, 1) of a row in a step, the same as those of sampling/action_kernels.py.
 struct UniformDraws {

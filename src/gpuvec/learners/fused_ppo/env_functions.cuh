@@ -1,14 +1,7 @@
 // The functions of an environment, which are compiled from its Python and linked with a kernel.
-//
-// Macro: GAUSSIAN (whether actions are continuous).
 #pragma once
-#include "tensor_core.cuh"
+#include "action_draws.cuh"
 
-#if GAUSSIAN
-typedef float Component;
-#else
-typedef int Component;
-#endif
 extern "C" __device__ int env_load(const u64* batch, i64 e, u32* start, u32* rng_stream, float* float_fields, int* int_fields);
 extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* float_fields, const int* int_fields, float* row);
 // Returns 1 if the episode terminated, 2 if it was truncated, 3 for both, else 0.

@@ -7,9 +7,9 @@
 //
 // With IS_SHARD the metrics are the totals of a shard, from which `pool_totals` computes those of all shards.
 //
-// Macros, besides those of record.cuh: THREADS, IS_SHARD.
+// Macros, besides those of record.cuh and observation.cuh: GAUSSIAN, THREADS, IS_SHARD.
+#include "observation.cuh"
 #include "record.cuh"
-#include "tensor_core.cuh"
 
 static_assert(THREADS == 32, "a block is a warp");
 // Steps that are loaded before one is computed, so that the latencies of these loads overlap.
@@ -28,6 +28,46 @@ struct BlockResult {
     float mean_advantage, squares_advantage, mean_target, squares_target;
     int fault_rows[NUM_CHECKS];
 };
+
+struct Record {
+    float x[RECORD_SIZE];
+
+    // Loads the features and the action of a sample.
+    __device__ __forceinline__ void load(const Batch& b, i64 sample) {
+        const float* row = observation(b, b.obs, sample);
+        float features[FEATURES];
+        if (FEATURES % 4 == 0) {
+#pragma unroll
+            for (int k = 0; k < FEATURES / 4; k++) {
+                const float4 four = ((const float4*)row)[k];
+                features[4 * k] = four.x, features[4 * k + 1] = four.y, features[4 * k + 2] = four.z,
+                            features[4 * k + 3] = four.w;
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < FEATURES; k++) features[k] = row[k];
+        }
+#pragma unroll
+        for (int k = 0; k < FEATURE_WORDS; k++)
+            x[k] = __uint_as_float(pack_halves(input_column(b.moments, features, 2 * k), input_column(b.moments, features, 2 * k + 1)));
+#pragma unroll
+        for (int k = 0; k < ACTION_SIZE; k++)
+            x[ACTION + k] = GAUSSIAN ? ((const float*)b.action)[sample * ACTION_SIZE + k]
+                                     : (float)((const i64*)b.action)[sample * ACTION_SIZE + k];
+    }
+
+    // Adds the other fields, and stores the record of a sample.
+    __device__ __forceinline__ void store(float* records, i64 sample, float log_prob, float advantage, float target) {
+        x[LOG_PROB] = log_prob, x[ADVANTAGE] = advantage, x[TARGET] = target;
+#pragma unroll
+        for (int k = TARGET + 1; k < RECORD_SIZE; k++) x[k] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < RECORD_SIZE / 4; k++)
+            ((float4*)records)[sample * (RECORD_SIZE / 4) + k] =
+                make_float4(x[4 * k], x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]);
+    }
+};
+static_assert(!HAS_MASK && !HAS_ACTION_MASK, "environments of one agent without masks");
 
 struct Step {
     float reward, value, final_value, log_prob;
@@ -151,13 +191,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
                 Record records[PREFETCHED_RECORDS];
 #pragma unroll
                 for (int k = 0; k < PREFETCHED_RECORDS; k++)
-                    if (first + k < count) records[k].load((t - 1 - first - k) * b.num_rows + e, b.obs, b.action);
+                    if (first + k < count) records[k].load(b, (t - 1 - first - k) * b.num_rows + e);
 #pragma unroll
                 for (int k = 0; k < PREFETCHED_RECORDS; k++)
                     if (first + k < count) {
                         const Step s = steps[first + k];
                         const float a = advantage[first + k];
-                        records[k].store(b.records, (t - 1 - first - k) * b.num_rows + e, s.log_prob, a, a + s.value, true);
+                        records[k].store(b.records, (t - 1 - first - k) * b.num_rows + e, s.log_prob, a, a + s.value);
                     }
             }
             t -= count;

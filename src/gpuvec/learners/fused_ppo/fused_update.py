@@ -21,6 +21,7 @@ from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.fused_ppo.network_shape import NUM_SUMS, SOURCE_FOLDER, NetworkShape, parameter_views
 from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.networks.normalizer import Normalizer
 
 ADVANTAGE_PARTS = 32  # parts in which the advantages of a minibatch are summed
 PACK_THREADS, SUM_THREADS = 256, 128  # per block: of the first kernel, and of the optimiser for sums of partial gradients
@@ -42,9 +43,11 @@ OPTIMIZER_MEMBERS = {
     "num_launches": "long long*", "kl_exceeded": "float*", "metrics": "double*", "fault_rows": "long long*",
     "learning_rate": "const float*", "minibatch": "i64", "num_updates": "i64", "max_grad_norm": "double", "target_kl": "double",
 }  # fmt: skip
+OBSERVATION_MEMBERS = {"moments": "const float*", "places": "const int*", "env_rows": "i64", "num_rows": "i64"}
 PACK_MEMBERS = {
     "obs": "const float*", "action": "const void*", "log_prob": "const float*", "advantage": "const float*",
-    "target": "const float*", "mask": "const bool*", "records": "float*", "num_samples": "i64",
+    "target": "const float*", "mask": "const bool*", "action_mask": "const bool*", "records": "float*", "num_samples": "i64",
+    **OBSERVATION_MEMBERS,
 }  # fmt: skip
 
 
@@ -165,6 +168,8 @@ class FusedUpdate:
         self.kl_exceeded, self.step = zeros(num_updates + 1), zeros()
         self.squared_norms = zeros(config.optimizer_blocks, dtype=torch.int64)
         self.num_launches = zeros(dtype=torch.int64)
+        # The means and the inverse standard deviations of the features, (2, D).
+        self.moments = zeros(2, shape.features)
         self._move_parameters(network, optimizer)
         device = parse_device(args.device)
         self._launch = {name: make_tensor_launcher(kernel, device) for name, kernel in update_kernels(shape, config).items()}
@@ -182,12 +187,37 @@ class FusedUpdate:
             p.grad = None
             state["step"] = self.step
 
-    def pack_records(self, buffer: RolloutBuffer) -> None:
-        """Writes the records of the rollout in `buffer`, unless `FusedEstimate` writes them."""
+    def read_moments(self, normalizer: Normalizer | None) -> None:
+        """Copies the moments of `normalizer`, if there is one, to where the kernels read them."""
+        if normalizer is not None:
+            self.moments.copy_(torch.stack([normalizer.mean, normalizer.std.reciprocal()]))
+
+    def observation_members(self, places: Tensor | None = None, env_rows: int = 0) -> dict[str, Any]:
+        """Returns the arguments with which kernels read observations.
+
+        Args:
+            places: (R,) int32, the numbers of the rows among the environment's; None if all rows are those of the policy.
+            env_rows: the number of the environment's rows.
+        """
+        num_rows = self.num_samples // self.args.num_steps
+        return {
+            "moments": self.moments, "places": 0 if places is None else places, "env_rows": env_rows, "num_rows": num_rows
+        }  # fmt: skip
+
+    def pack_records(self, buffer: RolloutBuffer, obs: Tensor, members: Mapping[str, Any]) -> None:
+        """Writes the records of the rollout in `buffer`, unless `FusedEstimate` writes them.
+
+        Args:
+            buffer: the rollout; its observations are not used.
+            obs: (T + 1, R, D) float32, or all of the environment's observations, of which `members` says which are used.
+            members: `observation_members`.
+        """
         s = buffer
         self._launch["pack_records"](
-            -(-self.num_samples // PACK_THREADS), obs=s.obs, action=s.action, log_prob=s.log_prob, advantage=s.advantage,
-            target=s.target, mask=0 if s.mask is None else s.mask, records=self.records, num_samples=self.num_samples,
+            -(-self.num_samples * self.shape.record_size // PACK_THREADS), obs=obs, action=s.action, log_prob=s.log_prob,
+            advantage=s.advantage, target=s.target, mask=0 if s.mask is None else s.mask,
+            action_mask=0 if s.action_mask is None else s.action_mask, records=self.records, num_samples=self.num_samples,
+            **members,
         )  # fmt: skip
 
     def __call__(self, buffer: RolloutBuffer, metrics: Tensor, fault_rows: Tensor) -> None:
@@ -266,4 +296,4 @@ class FusedUpdate:
 
     def share_with(self, leader: FusedUpdate) -> None:
         """Uses the parameters and the settings of `leader`, the update of another shard of the process."""
-        self.parameters, self._ent_coef = leader.parameters, leader._ent_coef
+        self.parameters, self._ent_coef, self.moments = leader.parameters, leader._ent_coef, leader.moments

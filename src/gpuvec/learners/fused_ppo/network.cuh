@@ -173,11 +173,9 @@ template <int M, int O> __device__ __forceinline__ void last_layer(
     }
 }
 
-// The left fragment of columns `first` to `first + 7` of an input, from a row of D floats. Memory behind the row is read, and
-// not used.
-__device__ __forceinline__ u32 load_input(const float* row, int first) {
-    const int c = first + 2 * (threadIdx.x & 3);
-    const float2 x = *(const float2*)(row + c);
-    if (first + 8 <= D) return pack_halves(x.x, x.y);
-    return pack_halves(c < D ? x.x : c == D ? 1.0f : 0.0f, c + 1 < D ? x.y : c + 1 == D ? 1.0f : 0.0f);
+// The left fragment of columns `first` to `first + 7` of an input, from the words of a record, which has the features and the one.
+__device__ __forceinline__ u32 load_input(const float* record, int first) {
+    constexpr int FEATURE_WORDS = (D + 2) / 2;
+    const int word = first / 2 + (threadIdx.x & 3);
+    return first + 8 <= 2 * FEATURE_WORDS || word < FEATURE_WORDS ? __float_as_uint(record[word]) : 0u;
 }

@@ -16,7 +16,7 @@ from gpuvec.learners.networks.mlp import SeparateMLP
 
 SOURCE_FOLDER = Path(__file__).parent
 HIDDEN_SIZES = (32, 64, 128)  # of hidden layers; others are padded with units whose weights stay 0
-MAX_FEATURES, MAX_OUTPUTS = 64, 32
+MAX_FEATURES, MAX_OUTPUTS = 96, 48
 NUM_SUMS = 5  # sums of the loss that the gradient kernel writes, see objective.cuh
 MAX_SHARED_BYTES = 200 * 1024  # of a block of the gradient kernel, unless gradients are in place
 
@@ -33,6 +33,9 @@ class NetworkShape(NamedTuple):
     relu: bool
     has_mask: bool
     clip_value: bool
+    has_action_mask: bool = False
+    normalize: bool = False  # whether observations are normalised
+    has_places: bool = False  # whether observations are among those of other agents, see observation.cuh
 
     @property
     def padded_inputs(self) -> int:
@@ -41,8 +44,9 @@ class NetworkShape(NamedTuple):
 
     @property
     def record_size(self) -> int:
-        """Floats of the record of a sample."""
-        return _round_up(self.features + self.action_size + 3 + self.has_mask, 4)
+        """Words of 4 bytes of the record of a sample, see record.cuh."""
+        mask_words = -(-self.outputs // 32) if self.has_action_mask else 0
+        return _round_up((self.features + 2) // 2 + self.action_size + 3 + self.has_mask + mask_words, 4)
 
     @property
     def warps(self) -> int:
@@ -101,6 +105,8 @@ class NetworkShape(NamedTuple):
             "ACTION_SIZE": self.action_size, "GAUSSIAN": int(not self.head_sizes),
             "HEAD_SIZES": "{" + ", ".join(map(str, head_sizes)) + "}", "RELU": int(self.relu),
             "HAS_MASK": int(self.has_mask), "CLIP_VALUE": int(self.clip_value), "RECORD_SIZE": self.record_size,
+            "HAS_ACTION_MASK": int(self.has_action_mask), "NORMALIZE": int(self.normalize),
+            "HAS_PLACES": int(self.has_places),
             "WARPS": self.warps, "TILES": self.tiles_per_warp, "SHARED_BYTES": self.shared_bytes,
             "IN_PLACE_GRADIENTS": int(self.in_place_gradients),
         }  # fmt: skip
@@ -128,13 +134,14 @@ class NetworkShape(NamedTuple):
         return actor + critic if both else actor
 
 
-def make_network_shape(network: Any, args: PPOArgs, has_mask: bool) -> NetworkShape | str:
+def make_network_shape(network: Any, args: PPOArgs, has_mask: bool, has_action_mask: bool = False) -> NetworkShape | str:
     """Returns the shape of `network`, or the reason why the kernels do not support it.
 
     Args:
         network: the policy, an `ActorCritic` or another module.
         args: the settings, resolved.
         has_mask: whether samples have a mask.
+        has_action_mask: whether the environment has a mask of actions.
     """
     body = getattr(network, "body", None)
     if not isinstance(network, ActorCritic) or type(body) is not SeparateMLP:
@@ -143,8 +150,6 @@ def make_network_shape(network: Any, args: PPOArgs, has_mask: bool) -> NetworkSh
         return "the value function takes the observations of a critic"
     if args.precision != "tf32":
         return f"precision is {args.precision}, and the kernels use FP16 operands, whose mantissa is that of TF32"
-    if network.normalizer is not None:
-        return "observations are normalised (normalize=True)"
     actor, critic = linear_layers(body.actor), linear_layers(body.critic)
     sizes = [layer.out_features for layer in actor[:-1]]
     if not 1 <= len(sizes) <= 2 or max(sizes) > HIDDEN_SIZES[-1]:
@@ -157,7 +162,10 @@ def make_network_shape(network: Any, args: PPOArgs, has_mask: bool) -> NetworkSh
     hidden = next(size for size in HIDDEN_SIZES if size >= max(sizes))
     head_sizes = network.sizes or ((outputs,) if network.discrete else ())
     action_size, relu = len(head_sizes) or outputs, args.activation == "relu"
-    return NetworkShape(features, hidden, len(sizes), outputs, action_size, head_sizes, relu, has_mask, args.clip_value)
+    return NetworkShape(
+        features, hidden, len(sizes), outputs, action_size, head_sizes, relu, has_mask, args.clip_value, has_action_mask,
+        normalize=network.normalizer is not None,
+    )  # fmt: skip
 
 
 def linear_layers(network: nn.Sequential) -> list[nn.Linear]:

@@ -2,7 +2,7 @@
 //
 // The four lanes of a row each have two of every eight outputs, as tensor_core.cuh describes.
 //
-// Macros, besides those of network.cuh and record.cuh: HEAD_SIZES (of the components of a discrete action), CLIP_VALUE.
+// Macros, besides those of network.cuh and record.cuh: GAUSSIAN, HEAD_SIZES (of the components of a discrete action), CLIP_VALUE.
 #pragma once
 #include "network.cuh"
 #include "record.cuh"
@@ -29,7 +29,8 @@ __device__ __forceinline__ float surrogate_derivative(
     return is_within ? fmaxf(fminf(-advantage * ratio, MAX_DERIVATIVE), -MAX_DERIVATIVE) : 0.0f;
 }
 
-// The derivatives d of the loss of a sample by the logits z of its row, for a discrete action.
+// The derivatives d of the loss of a sample by the logits z of its row, for a discrete action. Forbidden actions have probability
+// 0. A row that is not active may have no allowed action, so its mask is not applied.
 template <int O> __device__ __forceinline__ void categorical_derivatives(const float (*z)[4], int side, const float* r,
     float advantage, float clip, float ent_coef, bool active, ActorSums& sums, float (*d)[2]) {
     constexpr int SIZES[] = HEAD_SIZES;
@@ -43,12 +44,18 @@ template <int O> __device__ __forceinline__ void categorical_derivatives(const f
         const int action = first + (int)r[ACTION + head];
         float max_logit = -1e30f, total = 0.0f, weighted_sum = 0.0f, shifted_action_logit = 0.0f;
         bool in_head[O / 8][2];
+        // Most heads have a part of the columns alone, which is known when the kernel is compiled.
+        auto has_columns = [&](int n) { return 8 * n + 8 > first && 8 * n < first + SIZES[head]; };
 #pragma unroll
         for (int n = 0; n < O / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int c = ONE_LANE ? 8 * n + i : 8 * n + 2 * t + i;
-                in_head[n][i] = c >= first && c < first + SIZES[head];
+                in_head[n][i] = has_columns(n) && c >= first && c < first + SIZES[head];
+#if HAS_ACTION_MASK
+                const u32 bits = active ? __float_as_uint(r[ALLOWED + n / 4]) : ~0u;
+                in_head[n][i] = in_head[n][i] && bits >> (c - n / 4 * 32) & 1;
+#endif
                 max_logit = in_head[n][i] ? fmaxf(max_logit, z[n][2 * side + i]) : max_logit;
             }
         if (!ONE_LANE) max_logit = max_over_row(max_logit);
@@ -56,6 +63,7 @@ template <int O> __device__ __forceinline__ void categorical_derivatives(const f
         for (int n = 0; n < O / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
+                if (!has_columns(n)) continue;
                 const int c = ONE_LANE ? 8 * n + i : 8 * n + 2 * t + i;
                 const float shifted = z[n][2 * side + i] - max_logit, weight = in_head[n][i] ? __expf(shifted) : 0.0f;
                 total += weight, weighted_sum += weight * shifted;
@@ -72,6 +80,7 @@ template <int O> __device__ __forceinline__ void categorical_derivatives(const f
         for (int n = 0; n < O / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
+                if (!has_columns(n)) continue;
                 p[n][i] *= in_head[n][i] ? scale : 1.0f, log_p[n][i] -= in_head[n][i] ? log_total : 0.0f;
                 entropies[n][i] = in_head[n][i] ? head_entropy : entropies[n][i];
             }

@@ -1,43 +1,12 @@
-// The record of a sample of a rollout: features, action, log-probability, advantage, target, with HAS_MASK whether the agent
-// was active, and zeros up to a multiple of four floats. A shuffled sample is one access to memory.
+// The record of a sample of a rollout: the features and a one, in FP16; then the action, its log-probability, the advantage and the
+// target as floats; with HAS_MASK whether the agent was active, and with HAS_ACTION_MASK a bit for each output, of the allowed
+// actions. Zeros fill it up to a multiple of four words. A shuffled sample is one access to memory.
 //
-// Macros: FEATURES, ACTION_SIZE (components of an action), GAUSSIAN, HAS_MASK, RECORD_SIZE (floats of a record).
+// The kernels round features to FP16 in any case, so that a record has half of the bytes of the observation.
+//
+// Macros: FEATURES, OUTPUTS, ACTION_SIZE (components of an action), HAS_MASK, HAS_ACTION_MASK, RECORD_SIZE (words of a record).
 #pragma once
 
-constexpr int ACTION = FEATURES, LOG_PROB = FEATURES + ACTION_SIZE, ADVANTAGE = LOG_PROB + 1, TARGET = LOG_PROB + 2,
-              ACTIVE = LOG_PROB + 3;
-
-struct Record {
-    float x[RECORD_SIZE];
-
-    // Loads the features and the action of a sample.
-    __device__ __forceinline__ void load(long long sample, const float* obs, const void* action) {
-        if (FEATURES % 4 == 0) {
-#pragma unroll
-            for (int k = 0; k < FEATURES / 4; k++) {
-                const float4 row = ((const float4*)obs)[sample * (FEATURES / 4) + k];
-                x[4 * k] = row.x, x[4 * k + 1] = row.y, x[4 * k + 2] = row.z, x[4 * k + 3] = row.w;
-            }
-        } else {
-#pragma unroll
-            for (int k = 0; k < FEATURES; k++) x[k] = obs[sample * FEATURES + k];
-        }
-#pragma unroll
-        for (int k = 0; k < ACTION_SIZE; k++)
-            x[ACTION + k] = GAUSSIAN ? ((const float*)action)[sample * ACTION_SIZE + k]
-                                     : (float)((const long long*)action)[sample * ACTION_SIZE + k];
-    }
-
-    // Adds the other fields, and stores the record of a sample.
-    __device__ __forceinline__ void store(
-        float* records, long long sample, float log_prob, float advantage, float target, bool active) {
-        x[LOG_PROB] = log_prob, x[ADVANTAGE] = advantage, x[TARGET] = target;
-        if (HAS_MASK) x[ACTIVE] = active ? 1.0f : 0.0f;
-#pragma unroll
-        for (int k = TARGET + 1 + HAS_MASK; k < RECORD_SIZE; k++) x[k] = 0.0f;
-#pragma unroll
-        for (int k = 0; k < RECORD_SIZE / 4; k++)
-            ((float4*)records)[sample * (RECORD_SIZE / 4) + k] =
-                make_float4(x[4 * k], x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]);
-    }
-};
+constexpr int FEATURE_WORDS = (FEATURES + 2) / 2, MASK_WORDS = HAS_ACTION_MASK ? (OUTPUTS + 31) / 32 : 0;
+constexpr int ACTION = FEATURE_WORDS, LOG_PROB = ACTION + ACTION_SIZE, ADVANTAGE = LOG_PROB + 1, TARGET = LOG_PROB + 2,
+              ACTIVE = LOG_PROB + 3, ALLOWED = ACTIVE + HAS_MASK;

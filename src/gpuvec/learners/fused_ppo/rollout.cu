@@ -6,70 +6,21 @@
 // Macros, besides those of network.cuh: ACTION_SIZE, GAUSSIAN, HEAD_SIZES, TILES (of 16 rows, per warp), EIGHT_ROWS (whether a
 // warp has 8 rows, half a tile), ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS (of
 // its state), ACTION_STARTS (the smallest value of each component of an action), FIRST_DRAW, FIRST_ROW
-// (number of the first row, on which draws depend), SHARED_BYTES (of a block).
-#include "action_draws.cuh"
+// (number of the first row, on which draws depend), SHARED_BYTES (of a block), and NORMALIZE of observation.cuh.
+#include "draw_action.cuh"
 #include "env_functions.cuh"
-#include "network.cuh"
+#include "observation.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROWS = EIGHT_ROWS ? 8 : 16 * TILES, O = Network<OUTPUTS>::O;
 constexpr int PZ = O + 1;  // distance of two rows of outputs in shared memory, in floats
-constexpr int NUM_DRAWS = GAUSSIAN ? 2 * ACTION_SIZE : ACTION_SIZE;  // of a step
 
 struct SharedMemory {
     Network<OUTPUTS>::Weights w;
+    float moments[NORMALIZE ? 2 * D : 1];
     half x[WARPS][ROWS * PX];   // inputs of the network
     float z[WARPS][ROWS * PZ];  // outputs
 };
 static_assert(sizeof(SharedMemory) == SHARED_BYTES, "the launch allocates another size");
-
-// Column c of the network's input: a feature of the observation, the one of the biases, or a zero of the padding.
-__device__ __forceinline__ float input_column(const float* row, int c) {
-    return c < D ? row[c < D ? c : 0] : c == D ? 1.0f : 0.0f;
-}
-
-// Draws the action of a sample from the outputs of the policy, stores it, and returns its log-probability. `action` receives it
-// as the environment takes it.
-__device__ __forceinline__ float draw_action(
-    const Batch& b, i64 sample, const float* outputs, const float* uniform, Component* action) {
-    float log_prob = 0.0f;
-#if GAUSSIAN
-#pragma unroll
-    for (int k = 0; k < ACTION_SIZE; k++) {
-        const float log_std = b.parameters[Network<OUTPUTS>::LOG_STD + k];
-        const float radius = sqrtf(-2.0f * __logf(1.0f - uniform[2 * k])),
-                    normal = radius * __cosf(6.2831853f * uniform[2 * k + 1]);
-        const float component = outputs[k] + __expf(log_std) * normal;
-        log_prob -= 0.5f * normal * normal + log_std + LOG_SQRT_TWO_PI;
-        ((float*)b.action)[sample * ACTION_SIZE + k] = component;
-        action[k] = fminf(fmaxf(component, b.low[k]), b.high[k]);
-    }
-#else
-    constexpr int SIZES[] = HEAD_SIZES, STARTS[] = ACTION_STARTS;
-    int first = 0;
-#pragma unroll
-    for (int k = 0; k < ACTION_SIZE; k++) {
-        float max_logit = -1e30f, total = 0.0f, cumulative = 0.0f, weights[OUTPUTS], shifted_logit = 0.0f;
-#pragma unroll
-        for (int j = 0; j < SIZES[k]; j++) max_logit = fmaxf(max_logit, outputs[first + j]);
-#pragma unroll
-        for (int j = 0; j < SIZES[k]; j++)
-            weights[first + j] = __expf(outputs[first + j] - max_logit), total += weights[first + j];
-        const float threshold = uniform[k] * total;
-        int choice = -1;
-#pragma unroll
-        for (int j = 0; j < SIZES[k]; j++) {
-            cumulative += weights[first + j];
-            const bool is_choice = choice < 0 && (cumulative > threshold || j == SIZES[k] - 1);
-            choice = is_choice ? j : choice, shifted_logit = is_choice ? outputs[first + j] - max_logit : shifted_logit;
-        }
-        log_prob += shifted_logit - __logf(total);
-        ((i64*)b.action)[sample * ACTION_SIZE + k] = choice;
-        action[k] = choice + STARTS[k];
-        first += SIZES[k];
-    }
-#endif
-    return log_prob;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_constant__ Batch b) {
     extern __shared__ __align__(16) char dynamic_shared[];
@@ -78,6 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
     wait_for_previous();
     launch_dependents();
     load_weights<OUTPUTS>(shared.w, b.parameters);
+    for (int k = threadIdx.x; NORMALIZE && k < 2 * D; k += THREADS) shared.moments[k] = b.moments[k];
     const u64 env_batch[] = {ENV_BATCH};
     const i64 e = ((i64)blockIdx.x * WARPS + warp) * ROWS + lane;
     const bool has_env = lane < ROWS && e < b.num_rows;
@@ -104,7 +56,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
         if (lane < ROWS) {
 #pragma unroll
             for (int k = 0; k < X; k += 2)
-                *(u32*)(x + lane * PX + k) = pack_halves(input_column(row, k), input_column(row, k + 1));
+                *(u32*)(x + lane * PX + k) = pack_halves(
+                    input_column(shared.moments, row, k), input_column(shared.moments, row, k + 1));
         }
         __syncwarp();
         // The outputs z of the network for the inputs x.
@@ -137,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
         if (has_env) {
             const i64 sample = (i64)t * b.num_rows + e;
             Component action[ACTION_SIZE];
-            b.log_prob[sample] = draw_action(b, sample, z + lane * PZ, uniform, action);
+            b.log_prob[sample] = draw_action(b, sample, z + lane * PZ, uniform, nullptr, action);
             float reward;
             const int end = env_step(
                 env_batch, e, sample, clock + (u32)t + 1, &start, rng_stream, float_fields, int_fields, action, row, &reward);

@@ -51,7 +51,7 @@ def make_ppo(args: PPOArgs, context: PolicyContext, network: ActorCritic) -> OnP
     if reason := reason or reason_not_supported(network, args):
         logger.info("The loss is not fused: %s.", reason)
         return PPO(args, context, network)
-    return PPO(args, context, network, FusedLoss(network, args, context.rows.mask is not None))
+    return PPO(args, context, network, FusedLoss(network, args, context.rollout.num_agents is not None))
 
 
 def _reason_without_kernels(args: PPOArgs, context: PolicyContext) -> str:
@@ -73,11 +73,11 @@ def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic
     """Returns the shape of `network`, or the reason why the kernels cannot be used."""
     if reason := _reason_of_functions(context) or _reason_without_kernels(args, context):
         return reason
-    if context.rows.action_mask is not None:
-        return "the environment has an action mask, which the kernels do not apply"
+    if hasattr(getattr(network, "body", None), "allowed"):
+        return "the network has an action mask of its own"
     if context.critic_space is not None:
         return "the environment has observations of a critic, which the kernels do not read"
-    shape = make_network_shape(network, args, context.rows.mask is not None)
+    shape = make_network_shape(network, args, context.rollout.num_agents is not None, context.has_action_mask)
     if isinstance(shape, str):
         return shape
     # Imported here because it imports the CUDA compiler, too.

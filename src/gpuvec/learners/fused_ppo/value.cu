@@ -1,7 +1,9 @@
-// V of all observations of a rollout, and of the final observations of truncated episodes. The kernel also advances the clocks.
+// V of all observations of a rollout, and of the final observations of truncated episodes, where there are such observations.
+// The kernel also advances the clocks. Without `terminated` V is computed for all episodes that ended.
 //
-// Macros, besides those of network.cuh: TILES (of 16 rows, per warp).
+// Macros, besides those of network.cuh and observation.cuh: TILES (of 16 rows, per warp).
 #include "network.cuh"
+#include "observation.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * TILES, O = Network<1>::O;
 
@@ -10,8 +12,8 @@ struct SharedMemory {
 };
 
 // Computes V of ROWS rows of obs, from `first` on, and stores those below `count` that are wanted. Lane l has row l's flag.
-__device__ __forceinline__ void compute_values(
-    const Network<1>::Weights& w, const float* obs, float* value, i64 first, i64 count, bool is_wanted) {
+__device__ __forceinline__ void compute_values(const Batch& b, const Network<1>::Weights& w, const float* obs, float* value,
+    i64 first, i64 count, bool is_wanted) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     InputFragments x[TILES];
     ActivationFragments h1[TILES], h2[TILES];
@@ -19,21 +21,9 @@ __device__ __forceinline__ void compute_values(
     for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int side = 0; side < 2; side++) {
-            const float* row = obs + min(first + 16 * m + 8 * side + g, count - 1) * D;
+            const float* row = observation(b, obs, min(first + 16 * m + 8 * side + g, count - 1));
 #pragma unroll
-            for (int k = 0; k < X / 8; k++) {
-                const int c = 8 * k + 2 * t;
-                float2 columns = make_float2(0.0f, 0.0f);
-                if (D % 2 == 0) {
-                    if (c < D) columns = *(const float2*)(row + c);
-                } else {
-                    if (c < D) columns.x = row[c];
-                    if (c + 1 < D) columns.y = row[c + 1];
-                }
-                if (c == D) columns.x = 1.0f;
-                if (c + 1 == D) columns.y = 1.0f;
-                x[m][k][side] = pack_halves(columns.x, columns.y);
-            }
+            for (int k = 0; k < X / 8; k++) x[m][k][side] = input_word(b.moments, row, 8 * k + 2 * t);
         }
     first_layer<TILES>(w.w1, x, h1);
     if (LAYERS == 2) second_layer<TILES>(w.w2, w.b2, h1, h2);
@@ -61,16 +51,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) value(const __grid_constan
     const i64 warp = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32, num_warps = (i64)gridDim.x * WARPS;
     const i64 num_obs = (b.num_steps + 1) * b.num_rows, num_samples = b.num_steps * b.num_rows,
               num_tiles = (num_obs + ROWS - 1) / ROWS;
-    for (i64 tile = warp; tile < num_tiles; tile += num_warps)
-        compute_values(shared.w, b.obs, b.value, tile * ROWS, num_obs, true);
-    for (i64 first = warp * 32; first < num_samples; first += num_warps * 32) {
-        const bool is_truncated = first + lane < num_samples && b.ended[first + lane] && !b.terminated[first + lane];
+    for (i64 tile = warp; b.obs && tile < num_tiles; tile += num_warps)
+        compute_values(b, shared.w, b.obs, b.value, tile * ROWS, num_obs, true);
+    for (i64 first = warp * 32; b.final_obs && first < num_samples; first += num_warps * 32) {
+        const i64 sample = first + lane;
+        const bool is_truncated = sample < num_samples && b.ended[(u32)sample / (u32)b.rows_per_end]
+            && !(b.terminated && b.terminated[sample]);
         const u32 truncated_lanes = __ballot_sync(~0u, is_truncated);
 #pragma unroll
         for (int k = 0; k < 32 / ROWS; k++)
             if (truncated_lanes >> (ROWS * k) & (u32)((1ull << ROWS) - 1)) {
                 const bool is_wanted = __shfl_sync(~0u, (int)is_truncated, (lane + ROWS * k) % 32);
-                compute_values(shared.w, b.final_obs, b.final_value, first + ROWS * k, num_samples, is_wanted);
+                compute_values(b, shared.w, b.final_obs, b.final_value, first + ROWS * k, num_samples, is_wanted);
             }
     }
     if (b.clock) {

@@ -63,7 +63,11 @@ class Normalizer(nn.Module):
         self.mean.add_(fraction * change)
         self.count.copy_(total)
 
+    @property
+    def std(self) -> Tensor:
+        """(D,) or (C, H, W) float64: the divisor of each feature."""
+        return self.var.sqrt().clamp(min=MIN_STD)
+
     def forward(self, obs: Tensor) -> Tensor:
         """Returns `obs`, (E, D) or with other leading dimensions, normalised: float32 from -10 to 10."""
-        std = self.var.sqrt().clamp(min=MIN_STD)
-        return ((obs - self.mean.float()) / std.float()).clamp(-LIMIT, LIMIT)
+        return ((obs - self.mean.float()) / self.std.float()).clamp(-LIMIT, LIMIT)
