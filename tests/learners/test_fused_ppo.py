@@ -39,6 +39,7 @@ CASES = {  # name: (features, action space, settings, whether agents leave)
     "rectified": (15, Discrete(32), {"hidden": (64, 32), "activation": "relu"}, False),
     "wide": (17, BOX, {"hidden": (128, 128)}, True),
     "widest": (96, Discrete(48), {"hidden": (128, 100)}, False),
+    "normalised": (5, MultiDiscrete([3, 2]), {"hidden": (64, 64), "normalize": True}, True),
     "masked heads": (71, MultiDiscrete([21, 21]), {"hidden": (64, 64)}, True),  # TagContinuous with the ten nearest agents
 }
 MASKED = ("masked heads",)  # those with action masks
@@ -49,7 +50,9 @@ def network_of(features, space, args):
     """Returns a network without small or symmetric weights in any layer."""
     with seeded_weights(args.seed):
         body = SeparateMLP(features, outputs_of(space), args.hidden, args.weight_init, args.activation)
-        network = ActorCritic(Box(-np.inf, np.inf, (features,)), space, body)
+        network = ActorCritic(Box(-np.inf, np.inf, (features,)), space, body, args.normalize)
+        if network.normalizer is not None:
+            network.normalizer.merge(torch.tensor(9.0), *(torch.rand(2, features, dtype=torch.float64) + 0.5))
         with torch.no_grad():
             for p in network.parameters():
                 p.add_(0.1 * torch.randn(p.shape))
@@ -124,10 +127,20 @@ def updater(case, gpu, samples, **settings):
     network = network_of(features, space, args).to(gpu)
     rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.ent_coef, device=gpu)
     optimizer = Adam(network.parameters(), rate, eps=1e-5)
-    shape = make_network_shape(network, args, leave)
+    shape = make_network_shape(network, args, leave, case is CASES["masked heads"])
     assert isinstance(shape, NetworkShape), shape
     iteration = torch.zeros((), dtype=torch.int64, device=gpu)
-    return args, network, FusedUpdate(shape, args, network, optimizer, samples, rate, weight, iteration)
+    update = FusedUpdate(shape, args, network, optimizer, samples, rate, weight, iteration)
+    update.read_moments(network.normalizer)
+    return args, network, update
+
+
+def random_action_mask(shape, *leading, generator) -> torch.Tensor:
+    """Returns allowed actions, (..., N) bool, at least one of each component."""
+    mask = torch.rand(*leading, shape.outputs, generator=generator, device=generator.device) < 0.6
+    firsts = torch.tensor([0, *shape.head_sizes[:-1]]).cumsum(0)
+    mask[..., firsts] |= ~torch.stack([part.any(-1) for part in mask.split(shape.head_sizes, -1)], -1)
+    return mask
 
 
 @pytest.mark.gpu
@@ -136,9 +149,11 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
     steps, rows = 7, 563  # no multiple of a tile
     args, network, update = updater(case, gpu, steps * rows, update_epochs=1, num_minibatches=1, max_grad_norm=0.3)
     generator = torch.Generator(gpu).manual_seed(3)
-    storage = rollout_of(network, case[0], steps, rows, case[3], generator)
+    has_action_mask = update.shape.has_action_mask
+    action_mask = random_action_mask(update.shape, steps, rows, generator=generator) if has_action_mask else None
+    storage = rollout_of(network, case[0], steps, rows, case[3], generator, action_mask=action_mask)
     s = storage
-    fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
+    fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask, s.action_mask)
 
     def by_torch(network, kind):
         batch = Samples(*(x if x is None else (x.to(kind) if x.is_floating_point() else x).flatten(0, 1) for x in fields))
@@ -153,7 +168,7 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
 
     learned, nonfinite_rows = output_buffers(gpu)
     update.gradient = torch.zeros_like(update.parameters)
-    update.pack_records(storage)
+    update.pack_records(storage, storage.obs, update.observation_members())
     update(storage, learned, nonfinite_rows)
 
     views = parameter_views(update.shape, network, update.gradient)
@@ -200,7 +215,7 @@ def test_epochs_of_minibatches_move_the_parameters_as_torch_does(gpu) -> None:
             torch.nn.utils.clip_grad_norm_(plain.parameters(), args.max_grad_norm)
             optimizer.step()
     learned, nonfinite_rows = output_buffers(gpu)
-    update.pack_records(storage)
+    update.pack_records(storage, storage.obs, update.observation_members())
     update(storage, learned, nonfinite_rows)
     after, other = (vector(n) - before for n in (network, plain))
     assert update.step == 16
@@ -214,7 +229,7 @@ def test_a_repeated_update_gives_the_same_bits(gpu) -> None:
     for _ in range(2):
         _, network, update = updater(CASES["clipped value"], gpu, 6000, update_epochs=2, num_minibatches=3)
         storage = rollout_of(network, 4, 10, 600, False, torch.Generator(gpu).manual_seed(1))
-        update.pack_records(storage)
+        update.pack_records(storage, storage.obs, update.observation_members())
         update(storage, *output_buffers(gpu))
         results.append(update.parameters.clone())
     assert torch.equal(*results)
@@ -225,7 +240,7 @@ def test_updates_stop_once_target_kl_is_exceeded(gpu) -> None:
     _, network, update = updater(CASES["cartpole"], gpu, 4096, update_epochs=2, num_minibatches=2, target_kl=1e-9)
     before = vector(network)
     storage = rollout_of(network, 4, 8, 512, False, torch.Generator(gpu).manual_seed(2))
-    update.pack_records(storage)
+    update.pack_records(storage, storage.obs, update.observation_members())
     update(storage, *output_buffers(gpu))
     assert torch.equal(before, vector(network))
     assert update.step == 0
@@ -236,7 +251,7 @@ def test_updates_stop_once_target_kl_is_exceeded(gpu) -> None:
 def test_an_epoch_uses_each_sample_once(samples, gpu) -> None:
     _, network, update = updater(CASES["cartpole"], gpu, samples, update_epochs=3, num_minibatches=4)
     storage = rollout_of(network, 4, 8, samples // 8, False, torch.Generator(gpu).manual_seed(4))
-    update.pack_records(storage)
+    update.pack_records(storage, storage.obs, update.observation_members())
     update(storage, *output_buffers(gpu))
     count, sums, squares = update.advantage_sums.double().sum(-1).view(3, 4, 3).permute(2, 0, 1)
     moved = storage.advantage.double() - storage.advantage[0, 0]
@@ -252,19 +267,21 @@ def test_an_epoch_uses_each_sample_once(samples, gpu) -> None:
 @pytest.mark.first_variants(1)
 @pytest.mark.compile
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0), (10, 0)])
-@pytest.mark.parametrize("case", ["cartpole", "gaussian", "heads, one layer", "widest"])
+@pytest.mark.parametrize("case", ["cartpole", "gaussian", "heads, one layer", "widest", "masked heads", "normalised"])
 def test_kernels_compile(case, cc) -> None:
     from gpuvec.engine.backends.cuda import nvrtc
-    from gpuvec.learners.fused_ppo.fused_rollout import estimate_kernel, value_kernel
+    from gpuvec.learners.fused_ppo.fused_rollout import act_kernel, estimate_kernel, value_kernel
     from gpuvec.learners.fused_ppo.fused_update import make_update_config, update_kernels
 
     features, space, more, leave = CASES[case]
     args = PPOArgs(device="cpu", **more)
-    shape = make_network_shape(network_of(features, space, args), args, leave)
+    shape = make_network_shape(network_of(features, space, args), args, leave, case in MASKED)
     assert isinstance(shape, NetworkShape), shape
+    has_one_agent = not (shape.has_mask or shape.has_action_mask)
     for kernel in (
         *update_kernels(shape, make_update_config(shape, 4096, 132)).values(),
-        estimate_kernel(shape),
+        *([estimate_kernel(shape)] if has_one_agent else [value_kernel(shape._replace(has_places=True), 1)]),
+        act_kernel(shape, (0,) * shape.action_size),
         value_kernel(shape, 2),
     ):
         assert nvrtc.compile_cuda_source(kernel, cc).code
@@ -313,7 +330,6 @@ def test_env_functions_are_linked_into_the_rollout(name, cuda_c) -> None:
     ("settings", "reason"),
     [
         ({"shared": True}, "not one perceptron each"),
-        ({"normalize": True}, "observations are normalised"),
         ({"precision": "bf16"}, "precision is bf16"),
         ({"hidden": (256, 64)}, "hidden layers are"),
         ({"hidden": (64, 64, 64)}, "hidden layers are"),
@@ -389,6 +405,49 @@ def test_a_fused_rollout_equals_single_steps(game, rows, gpu, monkeypatch) -> No
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("settings", [{}, {"normalize": True}], ids=["in place", "normalised"])
+@torch.no_grad()
+def test_actions_and_values_of_roles_equal_those_of_torch(settings, gpu) -> None:
+    """Episodes are truncated at different steps of a rollout, and runners are caught."""
+    game = {"num_taggers": 2, "num_runners": 5, "grid_length": 2.0, "max_episode_steps": 7}
+    args = PPOArgs(
+        env="gpuvec/TagContinuous-v0", device=f"{gpu}:0", num_envs=300, num_steps=16, fused=True, params=game, **settings
+    ).resolved(f"{gpu}:0")
+    options = {"device": args.device, "autoreset_mode": "SameStep", "buffers": 1, **game}
+    with closing(gym.make_vec(args.env, args.num_envs, **options)) as env:
+        learner, num_truncated = make_learner(dict.fromkeys(("tagger", "runner"), args), env), 0
+        for _ in range(3):
+            final_obs = []
+            step = learner.rollout.step
+
+            def step_and_keep(t, action, step=step, final_obs=final_obs):
+                step(t, action)
+                final_obs.append(learner.rollout.final_obs_at(t).clone())
+
+            learner.rollout.step = step_and_keep
+            learner.collect()
+            del learner.rollout.step
+            for role, policy in learner.policies.items():
+                agents, network, s = env.roles[role], policy.network, policy.buffer
+                obs = learner.rollout.obs[:, :, agents].flatten(1, 2)
+                distribution = network.policy(obs[:-1])
+                log_prob = distribution.log_prob_and_entropy(s.action)[0]
+                torch.testing.assert_close(s.log_prob, log_prob, rtol=1e-2, atol=1e-2)
+                for t in range(args.num_steps):
+                    drawn = network.policy(obs[t]).draw(policy.sampler, policy.num_rollouts - 1, t).action
+                    assert (drawn == s.action[t]).float().mean() > 0.99  # FP16 moves some draws over a threshold
+                policy.estimate()
+                torch.testing.assert_close(s.value, network.value(obs), rtol=1e-2, atol=1e-2)
+                last = torch.stack(final_obs)[:, :, agents].flatten(1, 2)
+                late = s.ended & ~s.terminated
+                num_truncated += int(late.sum())
+                torch.testing.assert_close(policy.final_value[late], network.value(last)[late], rtol=1e-2, atol=1e-2)
+                assert torch.equal(policy.observations(7), obs[:-1, 7])
+                policy.improve()
+        assert num_truncated
+
+
+@pytest.mark.gpu
 def test_fused_estimates_equal_those_of_torch(gpu) -> None:
     settings = {
         "env": "gpuvec/CartPole-v1",
@@ -415,7 +474,7 @@ def test_fused_estimates_equal_those_of_torch(gpu) -> None:
             for x, y in zip(results, (s.advantage, s.target, *policy.episodes), strict=True):
                 torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
             torch.testing.assert_close(fused_metrics, policy.metrics[:5], rtol=1e-3, atol=1e-3, equal_nan=True)
-            policy.fused_update.pack_records(s)
+            policy.fused_update.pack_records(s, s.obs, policy.fused_update.observation_members())
             torch.testing.assert_close(records, policy.fused_update.records, rtol=1e-4, atol=1e-4)
         s.log_prob[3, 77] = torch.nan
         s.log_prob[3, 99] = torch.inf

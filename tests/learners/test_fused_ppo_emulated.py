@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 
 torch = pytest.importorskip("torch")
 
-from tests.learners.test_fused_ppo import CASES, MASKED, network_of, relative_error, rollout_of
+from tests.learners.test_fused_ppo import CASES, MASKED, network_of, random_action_mask, relative_error, rollout_of
 from tests.support.cuda_emulator import emulate
 from tests.support.population_emulation import ENV_FUNCTIONS, LIMIT, PERIOD, Case, steps_of_env
 
@@ -77,14 +77,6 @@ def assert_equal_bits(actual: torch.Tensor, wanted: torch.Tensor) -> None:
 def random_moments(features, generator) -> torch.Tensor:
     """Returns means and inverse standard deviations of observations, (2, D)."""
     return torch.stack([torch.randn(features, generator=generator), 0.5 + torch.rand(features, generator=generator)])
-
-
-def random_action_mask(shape, *leading, generator) -> torch.Tensor:
-    """Returns allowed actions, (..., N) bool, at least one of each component."""
-    mask = torch.rand(*leading, shape.outputs, generator=generator) < 0.6
-    firsts = torch.tensor([0, *shape.head_sizes[:-1]]).cumsum(0)
-    mask[..., firsts] |= ~torch.stack([part.any(-1) for part in mask.split(shape.head_sizes, -1)], -1)
-    return mask
 
 
 @pytest.mark.parametrize(("case", "steps", "rows"), [("cartpole", 37, 100), ("gaussian", 20, 33), ("widest", 16, 31)])
@@ -437,7 +429,8 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
     samples = s.advantage.numel()
     config = make_update_config(shape, samples, 132)
     flat = flat_parameters(shape, network)
-    fields = s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask, s.action_mask
+    obs = s.obs if network.normalizer is None else network.normalizer(s.obs)
+    fields = obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask, s.action_mask
     records = expected_records(shape, *fields)
     those = s.advantage.flatten() if s.mask is None else s.advantage[s.mask]
     moved, advantage_sums = those - s.advantage[0, 0], torch.zeros(1, 3, ADVANTAGE_PARTS)

@@ -1,4 +1,4 @@
-"""Trainings by fused PPO in several shards, with emulated kernels, against PyTorch operations and one shard."""
+"""Trainings by fused PPO with emulated kernels, against PyTorch operations, and in several shards against one shard."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from tests.support.cuda_emulator import emulate
 
+from gpuvec.learners.environments import policy_roles
 from gpuvec.learners.fused_ppo import fused_policy, fused_rollout, fused_update, pooled_update, select_path
 from gpuvec.learners.fused_ppo.fused_policy import FusedPPO
 from gpuvec.learners.ppo import PPOArgs
@@ -28,9 +29,10 @@ METRICS = ("episodes", "return", "length", "last_return", "explained_variance", 
 class StepwiseRollout:
     """Fills a rollout step by step, in place of the kernel, which is linked with functions of the environment."""
 
-    def __init__(self, shape: Any, parameters: Any, rollout: Any, *args: Any, first_row: int | None) -> None:
-        self.parameters, self.rollout = parameters, rollout
-        self.policy: Any = None
+    policy: Any = None
+
+    def __init__(self, update: Any, rollout: Any, *args: Any, first_row: int | None) -> None:
+        self.rollout = rollout
 
     def __call__(self, *outputs: Any) -> None:
         rollout, policy = self.rollout, self.policy
@@ -58,8 +60,9 @@ def emulated(monkeypatch, tmp_path) -> None:
     link = FusedPPO.fused_rollout
 
     def link_stepwise(policy: Any, rollout: Any) -> Any:
-        stage: Any = link(policy, rollout)
-        stage.func.policy = policy
+        stage = link(policy, rollout)
+        if policy._run_rollout is not None:
+            policy._run_rollout.policy = policy
         return stage
 
     for module in (fused_rollout, fused_update, pooled_update):
@@ -85,3 +88,35 @@ def test_shards_train_as_one_shard_and_as_torch_operations(emulated, caplog) -> 
         for metrics, expected in zip(sharded.history, other.history, strict=True):
             for name in METRICS:
                 assert metrics[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
+
+
+LEARNED = ("value_loss", "policy_loss", "entropy", "grad_norm", "approx_kl")
+GAMES: dict[str, dict[str, Any]] = {
+    # Two roles that read their agents in place, with episodes that end, terminated and truncated.
+    "gpuvec/TagContinuous-v0": {"params": {"num_taggers": 2, "num_runners": 3, "grid_length": 1.0, "max_episode_steps": 5}},
+    "gpuvec/SimpleSpeakerListener-v0": {"params": {"max_episode_steps": 5}},  # roles with spaces of their own
+    "gpuvec/EpidemicEconomy-v0": {"params": {"num_states": 2, "max_episode_steps": 5}, "num_envs": 4},  # action masks
+    "gpuvec/CartPole-v1": {"normalize": True},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.parametrize("env", [game if "Tag" in game else pytest.param(game, marks=pytest.mark.exhaustive) for game in GAMES])
+def test_a_game_trains_as_by_torch_operations(env, emulated) -> None:
+    args = dataclasses.replace(ARGS, **{"params": {}, "env": env, "num_iterations": 3, **GAMES[env]})
+
+    def run(fused: bool) -> Any:
+        settings = dataclasses.replace(args, fused=fused)
+        roles = ("tagger", "runner") if "Tag" in env else policy_roles(env, args.params)
+        return train(dict.fromkeys(roles, settings))
+
+    fused, plain = run(True), run(False)
+    for metrics, expected in zip(fused.history, plain.history, strict=True):
+        names = [name for name in expected if name.split("/")[-1] in (*METRICS, *LEARNED)]
+        assert len(names) >= 12
+        for name in names:
+            assert metrics[name] == pytest.approx(expected[name], rel=5e-3, abs=2e-4, nan_ok=True), name
+    for role, network in plain.networks.items():
+        weights, own = (torch.nn.utils.parameters_to_vector(n.parameters()) for n in (network, fused.networks[role]))
+        assert (own - weights).norm() < 1e-3 * weights.norm(), role  # Adam amplifies rounding where gradients vanish

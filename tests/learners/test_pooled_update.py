@@ -190,7 +190,7 @@ class GpuProcess:
             update.args = dataclasses.replace(args, seed=shard)
             generator = torch.Generator(gpu).manual_seed(shard)
             self.rollouts.append(rollout_of(network, case[0], 5, rows, case[3], generator))
-            update.pack_records(self.rollouts[-1])
+            update.pack_records(self.rollouts[-1], self.rollouts[-1].obs, update.observation_members())
             if k > 0:
                 update.share_with(self.updates[0])
             self.updates.append(update)
