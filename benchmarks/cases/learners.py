@@ -27,6 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.measure import Figures, make_parser, require_gpu, synchronize, wall_time
 
 ON_POLICY = ("collect", "estimate", "improve")
+OF_ROLES = ("collect", *(f"{role}.{stage}" for role in ("tagger", "runner") for stage in ON_POLICY[1:]))
+# Games of TagContinuous: environments of PPO, agents, and parameters.
+OPEN_GAMES: tuple[tuple[int, int, dict[str, Any]], ...] = (
+    (16_384, 5, {"num_taggers": 2, "num_runners": 3}),
+    (2000, 110, {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10}),
+)
+LEVELS = {"num_acceleration_levels": 20, "num_turn_levels": 20}
 
 
 class Case(NamedTuple):
@@ -68,6 +75,9 @@ def list_ppo_cases() -> Iterator[Case]:
             yield Case(f"ppo.{num_envs}{suffix}", "CartPole-v1", args, ON_POLICY)
     for num_envs in (65_536, 16_384, 4096):  # an environment with a Gaussian policy
         yield Case(f"ppo.pendulum.{num_envs}", "Pendulum-v1", PPOArgs(num_envs=num_envs, num_steps=32), ON_POLICY)
+    for num_envs, agents, params in OPEN_GAMES:
+        args = PPOArgs(num_envs=num_envs, num_steps=32, hidden=(64, 64), params={**params, **LEVELS})
+        yield Case(f"ppo.open.{num_envs}x{agents}", "TagContinuous-v0", {"tagger": args, "runner": args}, OF_ROLES)
     for suffix, settings in {"": {}, ".bf16": {"precision": "bf16"}, ".compiled": {"compile": True}}.items():  # with images
         args = PPOArgs(num_envs=4096, num_steps=32, hidden=(128,), activation="relu", **settings)
         yield Case(f"ppo.breakout.4096{suffix}", "Breakout-v0", args, ON_POLICY)
@@ -86,19 +96,15 @@ def list_a2c_cases(is_compiled: bool) -> Iterator[Case]:
     args = A2CArgs(num_envs=2000, num_steps=100, params=grid, **small)
     yield Case(f"a2c.grid.2000x5{suffix}", "TagGridWorld-v0", args, ON_POLICY)
     large = {**shared, "hidden": (256, 256), "num_envs": 2000, "num_steps": 20}
-    stages = ("collect", *(f"{role}.{stage}" for role in ("tagger", "runner") for stage in ON_POLICY[1:]))
-    for agents, params in (
-        ("5", {"num_taggers": 2, "num_runners": 3}),
-        ("110", {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10}),
-    ):
+    for _, agents, params in OPEN_GAMES:
         # Triton fails to compile one of Inductor's reductions over the rows of 110 agents.
-        if is_compiled and agents == "110":
+        if is_compiled and agents == 110:
             continue
-        args = A2CArgs(**large, params={**params, "num_acceleration_levels": 20, "num_turn_levels": 20})
-        yield Case(f"a2c.open.2000x{agents}{suffix}", "TagContinuous-v0", {"tagger": args, "runner": args}, stages)
-        if agents == "110":  # whose activations take gigabytes
+        args = A2CArgs(**large, params={**params, **LEVELS})
+        yield Case(f"a2c.open.2000x{agents}{suffix}", "TagContinuous-v0", {"tagger": args, "runner": args}, OF_ROLES)
+        if agents == 110:  # whose activations take gigabytes
             args = replace(args, precision="bf16")
-            yield Case("a2c.open.2000x110.bf16", "TagContinuous-v0", {"tagger": args, "runner": args}, stages)
+            yield Case("a2c.open.2000x110.bf16", "TagContinuous-v0", {"tagger": args, "runner": args}, OF_ROLES)
 
 
 def make_ddpg_case() -> Case:

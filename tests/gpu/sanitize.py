@@ -30,7 +30,7 @@ from gpuvec.registration import registered_envs
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUNDLED_ENVS = tuple(registered_envs("gpuvec"))
 TARGET = Path(__file__).with_name("sanitizer_target.py")
-FUSED = ("CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0")
+FUSED_ENVS = ("CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0")
 NAMES = {
     "population": (*POPULATION_ENVS, *CASES),  # takes longest, and so begins first
     "env": BUNDLED_ENVS,
@@ -45,16 +45,16 @@ NAMES = {
         "tests.support.street_env:STREET",
     ),
     "rows": ("draws", "estimates", "convolutions", "convolution_linear", "gather", "biases", "losses", "adam"),
-    "fused": FUSED,
+    "fused": (*FUSED_ENVS, "TagContinuous-v0 (roles)"),
     "captured": ("Breakout-v0",),
     "visible": tuple(CASES),
 }  # fmt: skip
 SOURCES = {
     "env": BUNDLED_ENVS,
-    "game": FUSED[2:],
-    "declared": FUSED[2:],  # they contain the program for many agents, and rules of their own that nothing names
+    "game": FUSED_ENVS[2:],
+    "declared": FUSED_ENVS[2:],  # they contain the program for many agents, and rules of their own that nothing names
     "rows": ("learners",),
-    "fused": ("learners", *FUSED),
+    "fused": ("learners", *FUSED_ENVS),
     "captured": ("learners", "Breakout-v0"),
     "population": ("learners", *POPULATION_ENVS),
     "visible": ("learners",),

@@ -247,18 +247,23 @@ def train_fused(name: str) -> None:
     from gpuvec.learners.ppo import PPOArgs
     from gpuvec.learners.training import make_learner
 
+    name, _, roles = name.partition(" ")
     params: dict[str, Any] = {"num_runners": 4, "tagging_distance": 0.05} if name == CONTINUOUS else {}
+    if roles:  # one policy each, with more features, and heads of 21 outputs each
+        params |= {"use_full_observation": False, "num_other_agents_observed": 4}
     params["max_episode_steps"] = 7
     args: Any = PPOArgs(
         f"gpuvec/{name}", params, num_envs=70, num_steps=20, update_epochs=2, num_minibatches=2, fused=True, device="cuda:0"
     )
     env = make_env(name, 70, "SameStep", output="torch", buffers=1, **params)
-    learner = make_learner(args.resolved("cuda:0"), env)
+    args = args.resolved("cuda:0")
+    learner = make_learner(dict.fromkeys(env.roles, args) if roles else args, env)
     for _ in range(2):
         learner.iterate()
         metrics = learner.read()
-        assert metrics["episodes"] > 0
-        assert np.isfinite(metrics["grad_norm"])
+        for role in learner.policies if roles else [""]:
+            assert metrics[f"{role}/episodes".strip("/")] > 0
+            assert np.isfinite(metrics[f"{role}/grad_norm".strip("/")])
         print("checked", name, learner.iteration, flush=True)
     env.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from gymnasium.spaces import Box
 
 torch = pytest.importorskip("torch")
 
-from tests.learners.test_fused_ppo import CASES, MASKED, network_of, random_action_mask, relative_error, rollout_of
+from tests.learners.test_fused_ppo import CASES, MASKED, in_float64, network_of, random_action_mask, relative_error, rollout_of
 from tests.support.cuda_emulator import emulate
 from tests.support.population_emulation import ENV_FUNCTIONS, LIMIT, PERIOD, Case, steps_of_env
 
@@ -381,7 +380,7 @@ def test_final_values_are_those_of_environments_whose_episode_ended(is_role, tmp
     )  # fmt: skip
     with torch.no_grad():
         own = final_obs[places.long()] if is_role else final_obs
-        expected = copy.deepcopy(network).double().value(own.double())
+        expected = in_float64(network).value(own.double())
     wanted = ended.repeat_interleave(per_env)
     assert 0 < wanted.sum() < rows
     assert final_value[~wanted].isnan().all()
@@ -405,7 +404,7 @@ def test_values_are_those_of_float64(case, steps, rows, tmp_path) -> None:
         rows_per_end=1,
     )  # fmt: skip
     with torch.no_grad():
-        expected, expected_final = (copy.deepcopy(network).double().value(x.double()) for x in (obs, final_obs[:-1]))
+        expected, expected_final = (in_float64(network).value(x.double()) for x in (obs, final_obs[:-1]))
     truncated = ended & ~terminated
     assert truncated.any()
     assert relative_error(value, expected) < 2e-3  # operands in FP16
@@ -416,7 +415,7 @@ def test_values_are_those_of_float64(case, steps, rows, tmp_path) -> None:
 
 def gradient_in_float64(network, s, args) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the gradient of PPO's loss of the samples `s` of one step, and the metrics, computed with PyTorch in float64."""
-    exact = copy.deepcopy(network).double()
+    exact = in_float64(network)
     fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask, s.action_mask)
     exact_fields = (x.double() if x is not None and x.is_floating_point() else x for x in fields)
     batch = Samples(*(x if x is None else x.flatten(0, 1) for x in exact_fields))

@@ -44,9 +44,12 @@ class Normalizer(nn.Module):
 
         All are float64; `obs` and `mask` are as in `update`.
         """
-        leading, ones = obs.shape[: obs.dim() - self.mean.dim()], (1,) * self.mean.dim()
-        weight = obs.new_ones(*leading, *ones) if mask is None else mask.view(*leading, *ones).to(obs.dtype)
-        samples = tuple(range(len(leading)))
+        samples = tuple(range(obs.dim() - self.mean.dim()))
+        if mask is None:  # without temporary tensors of the size of the samples, but for one
+            mean = obs.mean(samples, dtype=torch.float64)
+            count = self.count.new_tensor(obs.numel() // max(1, self.mean.numel()))
+            return count, mean, (obs - mean.float()).square_().mean(samples, dtype=torch.float64)
+        weight = mask.view(*mask.shape, *(1,) * self.mean.dim()).to(obs.dtype)
         count = weight.sum(dtype=torch.float64)
         divisor = count.clamp(min=1.0)
         mean = (obs * weight).sum(samples, dtype=torch.float64) / divisor
