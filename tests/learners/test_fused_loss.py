@@ -12,7 +12,7 @@ from tests.support.cuda_emulator import emulate
 from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.fused_ppo.fused_loss import FusedLoss, objective_kernel, reason_not_supported
-from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.ppo import ppo_loss
 
 
@@ -30,7 +30,7 @@ def make_case(space, rows, mask, **settings):
     """Returns the network, the settings and a minibatch whose ratios are inside and outside of the clipped interval."""
     generator = torch.Generator().manual_seed(rows)
     args = PPOArgs(device="cpu", **settings)
-    outputs = int(space.n) if isinstance(space, gym.spaces.Discrete) else int(space.nvec.sum())
+    outputs = outputs_of(space)
     network = ActorCritic(gym.spaces.Box(-1, 1, (outputs + 1,)), space, Outputs())
     obs = torch.randn(rows, outputs + 1, generator=generator).requires_grad_()
     action = torch.stack([torch.randint(n, (rows,), generator=generator) for n in network.sizes or (outputs,)], -1)
@@ -45,6 +45,7 @@ CASES = {
     "two actions": (gym.spaces.Discrete(2), 70, False, {}),
     "nine actions, mask": (gym.spaces.Discrete(9), 133, True, {"clip_value": False}),
     "components": (gym.spaces.MultiDiscrete([3, 5, 2]), 5, False, {"vf_coef": 0.7}),
+    "many components, mask": (gym.spaces.MultiDiscrete([7, 11] * 20), 37, True, {"clip_value": True}),
 }
 
 
@@ -95,13 +96,14 @@ def test_loss_equals_that_of_torch_on_a_gpu(case, repeats, gpu) -> None:
     ("space", "settings", "words"),
     [
         (gym.spaces.Box(-1, 1, (2,)), {}, "Gaussian"),
-        (gym.spaces.Discrete(33), {}, "33 outputs"),
+        (gym.spaces.Discrete(1025), {}, "1,025 outputs of the policy in 1 components"),
+        (gym.spaces.MultiDiscrete([2] * 65), {}, "130 outputs of the policy in 65 components"),
         (gym.spaces.Discrete(2), {"compile": True}, "compile=True"),
-        (gym.spaces.Discrete(32), {}, ""),
+        (gym.spaces.Discrete(1024), {}, ""),
     ],
 )
 def test_reasons_name_what_is_not_supported(space, settings, words) -> None:
-    outputs = space.shape[0] if isinstance(space, gym.spaces.Box) else int(space.n)
+    outputs = outputs_of(space)
     network = ActorCritic(gym.spaces.Box(-1, 1, (outputs + 1,)), space, Outputs())
     reason = reason_not_supported(network, PPOArgs(device="cpu", **settings))
     assert words in reason

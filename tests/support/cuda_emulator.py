@@ -43,6 +43,7 @@ using std::isfinite, std::isnan, std::min, std::max;
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __restrict__
+#define __constant__ static const
 #define __align__(bytes)
 #define DEPENDENT_LAUNCH 0
 #define RELU 0  // for sources that do not define it

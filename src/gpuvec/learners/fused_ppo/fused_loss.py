@@ -22,6 +22,7 @@ from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.distributions import Gaussian
 
 BLOCKS_PER_MULTIPROCESSOR = 4
+MAX_LOSS_OUTPUTS, MAX_LOSS_HEADS = 1024, 64
 OBJECTIVE_MEMBERS = {
     "logits": "const float*", "value": "const float*", "action": "const long long*", "log_prob": "const float*",
     "advantage": "const float*", "target": "const float*", "mask": "const bool*", "num_active": "const long long*",
@@ -41,7 +42,10 @@ def objective_kernel(head_sizes: tuple[int, ...], has_mask: bool, clip_value: bo
         clip_value: whether changes of the value are clipped.
     """
     shape = NetworkShape(0, HIDDEN_SIZES[0], 1, sum(head_sizes), len(head_sizes), head_sizes, False, has_mask, clip_value)
-    names = tuple(OBJECTIVE_MEMBERS.items()), tuple(shape.constants.items())
+    offsets = [sum(head_sizes[:k]) for k in range(len(head_sizes))]
+    constants = shape.constants | {"ROW_PER_WARP": int(shape.outputs > MAX_OUTPUTS)}
+    constants |= {"HEAD_OFFSETS": "{" + ", ".join(map(str, offsets)) + "}"}
+    names = tuple(OBJECTIVE_MEMBERS.items()), tuple(constants.items())
     return CudaSource(SOURCE_FOLDER / "objective.cu", "objective", *names, 32 * shape.warps)
 
 
@@ -51,10 +55,11 @@ def reason_not_supported(network: ActorCritic, args: PPOArgs) -> str:
         return "compile=True compiles the loss of PyTorch operations"
     if not (network.discrete or network.sizes):
         return "the policy is Gaussian"
-    outputs = sum(_head_sizes(network))
-    return (
-        f"there are {outputs} outputs of the policy, and at most {MAX_OUTPUTS} are supported" if outputs > MAX_OUTPUTS else ""
-    )
+    sizes = _head_sizes(network)
+    if sum(sizes) > MAX_LOSS_OUTPUTS or len(sizes) > MAX_LOSS_HEADS:
+        supported = f"{MAX_LOSS_OUTPUTS:,} and {MAX_LOSS_HEADS} are supported"
+        return f"there are {sum(sizes):,} outputs of the policy in {len(sizes)} components of an action; {supported}"
+    return ""
 
 
 class FusedLoss:
@@ -69,7 +74,7 @@ class FusedLoss:
     def __init__(self, network: ActorCritic, args: PPOArgs, has_mask: bool) -> None:
         kernel = objective_kernel(_head_sizes(network), has_mask, args.clip_value)
         self.launch = make_tensor_launcher(kernel, parse_device(args.device))
-        self.rows_per_block = kernel.threads // 4
+        self.rows_per_block = kernel.threads // (32 if network.num_outputs > MAX_OUTPUTS else 4)  # lanes of a row
         multiprocessors = torch.cuda.get_device_properties(args.device).multi_processor_count
         self.max_blocks = BLOCKS_PER_MULTIPROCESSOR * multiprocessors
         self.block_sums = torch.zeros(self.max_blocks, NUM_SUMS, device=args.device)
