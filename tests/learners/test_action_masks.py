@@ -352,13 +352,14 @@ class TestErrors:
         with pytest.raises(ValueError, match="only discrete actions have one"):
             make_learner(args, env)
 
-    def test_fused_kernels_are_not_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_fused_kernels_are_not_used_for_masks_of_a_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
         learner = masked_learner("ppo", "gpuvec/CartPole-v1")
         context = learner._context("all")
+        learner.policy.network.body.allowed = lambda obs: torch.ones(*obs.shape[:-1], 2, dtype=torch.bool)
         on_gpu = make_args("ppo", "gpuvec/CartPole-v1", device="cuda:0").resolved("cuda:0")
         reason = select_path._supported_shape(on_gpu, context, learner.policy.network)
-        assert reason == "the environment has an action mask, which the kernels do not apply"
+        assert reason == "the network has an action mask of its own"
 
     def test_an_environment_without_masks_stores_none(self) -> None:
         inner = gym.make_vec("gpuvec/CartPole-v1", E, device="cpu", output="torch", autoreset_mode="SameStep")
