@@ -124,9 +124,7 @@ def read_history(reader: NpzReader, num_agents: int, prefix: str = "") -> Popula
     names = [name.removeprefix(prefix) for name in reader.specs if name.startswith(prefix)]
     columns = [name for name in names if name.startswith(("setting.", "param."))]
     expected |= dict.fromkeys(columns, ((num_agents,), np.float64))
-    for name, (shape, dtype) in expected.items():
-        reader.require(prefix + name, shape, dtype)
-    arrays = reader.read_all(prefix, expected)
+    arrays = reader.read_expected(expected, prefix)
     groups: dict[str, Any] = {}
     for group, start in PREFIXES.items():
         groups[group] = {name.removeprefix(f"{start}."): x for name, x in arrays.items() if name.startswith(f"{start}.")}

@@ -383,9 +383,7 @@ def _read_schedule(reader: NpzReader, args: PBTArgs, iteration: int) -> PBTSched
         "sources": ((changes, agents), np.int64),
     }
     expected |= {f"setting.{each.name}": ((changes + 1, agents), np.float64) for each in args.parameters}
-    for name, (shape, dtype) in expected.items():
-        reader.require(SCHEDULE + name, shape, dtype)
-    arrays = reader.read_all(SCHEDULE, expected)
+    arrays = reader.read_expected(expected, SCHEDULE)
     iterations, sources = arrays["iterations"], arrays["sources"]
     expected_changes = min(iteration, args.base.iterations - 1) // args.interval
     if changes != expected_changes or not np.array_equal(iterations, args.interval * np.arange(1, changes + 1)):
