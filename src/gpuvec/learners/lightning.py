@@ -33,8 +33,7 @@ from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, resolve_configs, shared_settings
 from gpuvec.learners.runs.checkpoint import learning_policies, load_tensors, require_shards
 from gpuvec.learners.shards.join import join_default_group
-from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.sharding import divide
+from gpuvec.learners.shards.process_group import Processes, divide
 from gpuvec.learners.shards.torchrun import DEFAULT_SHARDS, Sharding
 from gpuvec.learners.training import Result, make_result, open_learner
 

@@ -273,15 +273,6 @@ class RoleView:
         self.unwrapped = self
 
 
-def _act_of_roles(acts: Mapping[str, Act]) -> Act:
-    """A function that returns {role: actions} for {role: observations} and, with masks, {role: mask}."""
-
-    def act(*inputs: Any) -> Any:
-        return {role: role_act(*(x[role] for x in inputs if role in x)) for role, role_act in acts.items()}
-
-    return act
-
-
 def by_role(players: Mapping[str, Player]) -> Player:
     """Returns a player that acts for each role by another one.
 
@@ -300,8 +291,12 @@ def by_role(players: Mapping[str, Player]) -> Player:
                 f"there must be a player for each role, {', '.join(roles)}; there is one for {', '.join(players)}."
             )
         if has_role_spaces(envs):
-            views = {role: cast(TrainingEnv, RoleView(envs, role)) for role in players}
-            return _act_of_roles({role: role_player(views[role]) for role, role_player in players.items()})
+            acts_by_name = {role: one(cast(TrainingEnv, RoleView(envs, role))) for role, one in players.items()}
+
+            def act_of_roles(*inputs: Any) -> Any:
+                return {role: role_act(*(x[role] for x in inputs if role in x)) for role, role_act in acts_by_name.items()}
+
+            return act_of_roles
         acts = [(roles[role], role_player(envs)) for role, role_player in players.items()]
 
         def act(*inputs: Tensor) -> Tensor:

@@ -179,18 +179,14 @@ class HistoryRecorder:
         """
         while len(self._reads) > keep:
             results = self._reads.popleft().take().clone().numpy()  # a copy, because a readout has pinned memory
-            self._add(results)
+            # The time of a launch is divided equally among its iterations.
+            now = time.perf_counter()
+            self._seconds += (np.linspace(self._last, now, len(results) + 1)[1:] - self._begin).tolist()
+            self._results.append(results)
+            self._iteration += len(results)
+            self._last = now
             if self._on_results is not None:
                 self._on_results(self._args, self._iteration, results)
-
-    def _add(self, results: NDArray[np.float32]) -> None:
-        """Adds the numbers of a launch, whose time is divided equally among its iterations."""
-        now = time.perf_counter()
-        seconds = np.linspace(self._last, now, len(results) + 1)[1:] - self._begin
-        self._seconds += seconds.tolist()
-        self._results.append(results)
-        self._iteration += len(results)
-        self._last = now
 
     def evaluate_if_due(self, population: PopulationPath, end: int) -> None:
         """Evaluates all agents after each `evaluate_every` iterations and the last one, outside of the time of the training.
@@ -214,11 +210,6 @@ class HistoryRecorder:
     def last_results(self) -> NDArray[np.float32]:
         """The numbers of the last launch that was read, (iterations, metrics, P)."""
         return self._results[-1]
-
-    @property
-    def seconds(self) -> float:
-        """The time of all launches so far."""
-        return self._last - self._begin
 
     def result(self, population: PopulationPath) -> PopulationResult:
         """Waits for all reads, and returns the result of the training so far, with its history from the beginning.

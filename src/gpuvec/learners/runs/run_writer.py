@@ -56,8 +56,7 @@ from gpuvec.learners.runs.records import (
 from gpuvec.learners.runs.sinks import NO_TRACKING, JsonLines, TensorBoard, Tracker, Tracking
 from gpuvec.learners.runs.trusted_code import signing_problem
 from gpuvec.learners.shards.join import job_store
-from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.sharding import comparable_settings
+from gpuvec.learners.shards.process_group import Processes, comparable_settings
 from gpuvec.learners.shards.torchrun import Sharding, Sync, number_of_shards, read_launch
 
 if TYPE_CHECKING:
@@ -615,7 +614,7 @@ def interrupted_run() -> JobRun | None:
             "write runs to a file system that all machines share, or copy the folder and use `gpuvec resume`."
         )
     with RunFolder(run.path) as folder:
-        if _processes_record(folder).get("job") != token:
+        if read_record(folder, PROCESSES).get("job") != token:
             raise StateError(f"{path} is not the run that this job began: its {PROCESSES} has another job. Start a new run.")
         return run if checkpoint_names(folder) else None
 
@@ -648,12 +647,4 @@ def recorded_sync(folder: RunFolder) -> Sync:
     Args:
         folder: the run folder.
     """
-    return "iteration" if _processes_record(folder).get("sync") == "iteration" else "gradient"
-
-
-def _processes_record(folder: RunFolder) -> dict[str, Any]:
-    """The contents of processes.json; empty for a run of one shard."""
-    if PROCESSES not in folder.file_names():
-        return {}
-    record = parse_json(folder.read(PROCESSES, MAX_RECORD_BYTES))
-    return record if isinstance(record, dict) else {}
+    return "iteration" if read_record(folder, PROCESSES).get("sync") == "iteration" else "gradient"

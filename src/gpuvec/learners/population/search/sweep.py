@@ -198,10 +198,10 @@ class Search:
 
     def _title(self) -> str:
         """Returns what the part does."""
-        trials, part = self.progress.trials, self.progress.part
-        if part < len(self.args.rungs):
-            return f"{len(trials):,} trials to iteration {self.args.rungs[part][1]:,}"
-        return f"the best {len(trials)} trials on {self.args.confirmation_seeds} fresh seeds"
+        count, rungs = len(self.progress.trials), self.args.rungs[self.progress.part :]
+        if rungs:
+            return f"{count:,} trials to iteration {rungs[0][1]:,}"
+        return f"the best {count} trials on {self.args.confirmation_seeds} fresh seeds"
 
     def _next_part(self, result: PopulationResult) -> SweepProgress:
         """Returns the progress after a finished part, with which the better trials continue.
