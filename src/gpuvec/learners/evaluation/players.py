@@ -168,25 +168,20 @@ def at_random(seed: int = 0) -> Player:
         one_agent = space_of_one_agent(space) if is_multi_agent(envs) else space
 
         def act(obs: Tensor, action_mask: Tensor | None = None) -> Tensor:
-            if action_mask is not None:
-                return _draw_allowed(action_mask, one_agent, generator) + start
-            uniform = torch.rand((len(obs), *size.shape), generator=generator, device=obs.device)
-            return (uniform * size).long() + start
+            if action_mask is None:
+                uniform = torch.rand((len(obs), *size.shape), generator=generator, device=obs.device)
+                return (uniform * size).long() + start
+            # The largest of equally distributed numbers is that of each allowed action with the same probability.
+            uniform = torch.rand(action_mask.shape, generator=generator, device=action_mask.device)
+            uniform.masked_fill_(~action_mask, -1.0)
+            if isinstance(one_agent, gym.spaces.MultiDiscrete):
+                parts = uniform.split(one_agent.nvec.tolist(), -1)
+                return torch.stack([component.argmax(-1) for component in parts], -1) + start
+            return uniform.argmax(-1) + start
 
         return act
 
     return player
-
-
-def _draw_allowed(action_mask: Tensor, space: gym.Space[Any], generator: torch.Generator) -> Tensor:
-    """Draws allowed actions with equal probabilities: (...) for a Discrete space of one agent, (..., K) for MultiDiscrete.
-
-    The largest of equally distributed numbers is that of each allowed action with the same probability.
-    """
-    uniform = torch.rand(action_mask.shape, generator=generator, device=action_mask.device).masked_fill_(~action_mask, -1.0)
-    if not isinstance(space, gym.spaces.MultiDiscrete):
-        return uniform.argmax(-1)
-    return torch.stack([component.argmax(-1) for component in uniform.split(space.nvec.tolist(), -1)], -1)
 
 
 def wins_or_blocks(seed: int = 0) -> Player:

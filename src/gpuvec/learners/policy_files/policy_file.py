@@ -30,7 +30,7 @@ from gpuvec.learners.algorithms import describes_network
 from gpuvec.learners.config.setting_types import with_tuples
 from gpuvec.learners.config.training_config import OnPolicyArgs, TrainingArgs
 from gpuvec.learners.environments import AgentSpaces
-from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_roles, require_settings
+from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_settings
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import parse_json
 from gpuvec.learners.runs.trusted_code import SIGNATURE, Signature, digest_of, import_code, sign
@@ -258,7 +258,7 @@ def parse_description(text: str) -> dict[str, Any]:
         )
     require_keys(values, KEYS, "", exact=True)
     args, spaces = {}, {}
-    for role, policy in require_roles(values["policies"], "policies").items():
+    for role, policy in require_mapping(values["policies"], "policies", may_be_empty=False).items():
         path = f"policies.{role}"
         if not role or "/" in role:
             raise CheckpointError(f"{path} must be a role without a slash.")

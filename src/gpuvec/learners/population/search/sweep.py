@@ -170,6 +170,11 @@ class Search:
             OutOfMemoryError: the agents do not fit into the memory that is free.
         """
         parts = self.args.rungs
+
+        def save(result: PopulationResult) -> None:
+            assert on_progress is not None, "it is called if there is one"
+            on_progress(replace(self.progress, state=result.state, history=result.history))
+
         while True:
             progress, is_confirmation = self.progress, self.progress.part == len(parts)
             if on_part is not None:
@@ -178,7 +183,7 @@ class Search:
             result = train_population(
                 population_of_part(self.args, progress), state=progress.state, on_phase=on_phase, should_stop=should_stop,
                 last_iteration=last_iteration, on_results=on_results, history=progress.history,
-                on_checkpoint=self._checkpoint(on_progress), checkpoint_every=checkpoint_every,
+                on_checkpoint=None if on_progress is None else save, checkpoint_every=checkpoint_every,
             )  # fmt: skip
             if result.state["iteration"] < (last_iteration or result.args.base.iterations):
                 history = result.history if len(result.history.steps) else None
@@ -189,12 +194,6 @@ class Search:
             self.progress = self._next_part(result)
             if on_progress is not None:
                 on_progress(self.progress)
-
-    def _checkpoint(self, on_progress: Callable[[SweepProgress], None] | None) -> Callable[[PopulationResult], None] | None:
-        """Returns the function that passes the result of a part so far on as the progress of the search; None for none."""
-        if on_progress is None:
-            return None
-        return lambda result: on_progress(replace(self.progress, state=result.state, history=result.history))
 
     def _title(self) -> str:
         """Returns what the part does."""
@@ -234,7 +233,11 @@ class Search:
         history, shape = confirmed.history, (len(progress.trials), -1)
         returns = history.final_returns().reshape(shape)
         steps = history.steps_to(reward_threshold(self.args.base.env)).reshape(shape)
-        confirmations = [_confirmation(*each) for each in zip(progress.trials, returns, steps, strict=True)]
+        confirmations = []
+        for trial, own_returns, own_steps in zip(progress.trials, returns, steps, strict=True):
+            finite = own_returns[np.isfinite(own_returns)]
+            interval = estimate(finite) if len(finite) else Estimate(math.nan, math.nan, math.nan)
+            confirmations.append(Confirmation(trial, own_returns, interval, own_steps))
         confirmations.sort(key=rank)
         return SweepResult(
             self.args, progress.values, progress.scores, progress.rungs, confirmations, confirmed, progress.trials
@@ -292,12 +295,6 @@ def rank(confirmation: Confirmation) -> tuple[float, ...]:
     """
     value, low, _ = (-np.nan_to_num(x, nan=-np.inf) for x in confirmation.estimate)
     return value, low, float(np.nan_to_num(confirmation.steps, nan=np.inf).mean())
-
-
-def _confirmation(trial: int, returns: FloatArray, steps: FloatArray) -> Confirmation:
-    finite: Any = returns[np.isfinite(returns)]
-    interval = estimate(finite) if len(finite) else Estimate(math.nan, math.nan, math.nan)
-    return Confirmation(trial, returns, interval, steps)
 
 
 class SweepWriter:
@@ -439,7 +436,10 @@ def load_sweep(folder: RunFolder, trust: bool = False) -> tuple[SweepArgs, Sweep
         signature = Signature(text if isinstance(text, str) else None, lambda: digest_of(record))
         import_code({ALL: record.get("base")}, folder.path / SWEEP, trust, signature)
     try:
-        args = _parse_args(record)
+        values = require_mapping(record, SWEEP)
+        require_keys(values, ("base", "parameters", "sampler", *COUNTS), SWEEP, exact=False)
+        counts, parameters = {name: values[name] for name in COUNTS}, parse_parameters(values["parameters"])
+        args = SweepArgs(population_base(values["base"]), parameters, sampler=values["sampler"], **counts)
     except (CheckpointError, ValueError, TypeError) as error:
         raise CheckpointError(f"{folder.path / SWEEP} is damaged: {error}") from error
     if "confirmations" in record:
@@ -448,15 +448,6 @@ def load_sweep(folder: RunFolder, trust: bool = False) -> tuple[SweepArgs, Sweep
         return args, SweepProgress.initial(args)
     with folder.open(PROGRESS) as file:
         return args, _read_progress(NpzReader(file, str(folder.path / PROGRESS)), args)
-
-
-def _parse_args(record: object) -> SweepArgs:
-    """Returns the settings of a search in a file; raises CheckpointError, ValueError or TypeError for others."""
-    values = require_mapping(record, SWEEP)
-    require_keys(values, ("base", "parameters", "sampler", *COUNTS), SWEEP, exact=False)
-    base = population_base(values["base"])
-    parameters = parse_parameters(values["parameters"])
-    return SweepArgs(base, parameters, sampler=values["sampler"], **{name: values[name] for name in COUNTS})
 
 
 def _read_progress(reader: NpzReader, args: SweepArgs) -> SweepProgress:
