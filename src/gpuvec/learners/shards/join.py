@@ -59,7 +59,8 @@ def join_processes(device: str, start_seconds: float = START_SECONDS) -> Iterato
         yield _joined or Processes()
         return
     store = _meet(launch, start_seconds)
-    monitor = _watch_others(launch, store, start_seconds)
+    parent = os.getppid() if launch.run_id else None  # torchrun may have been killed
+    monitor = HeartbeatMonitor(launch.rank, connect_heartbeats(launch, store, start_seconds), _end_exchanges, parent)
     try:
         _joined = _make_groups(launch, store, device)
         yield _joined
@@ -83,18 +84,12 @@ def join_processes(device: str, start_seconds: float = START_SECONDS) -> Iterato
         monitor.close()
 
 
-def _watch_others(launch: Launch, store: Any, seconds: float) -> HeartbeatMonitor:
-    """Begins to watch whether the other processes are alive."""
-
-    def end_exchanges() -> None:
-        joined = _joined
-        with suppress(ValueError, RuntimeError):  # The training may be about to close the groups.
-            if joined is not None:
-                joined.groups.abort()
-
-    # torchrun may have been killed.
-    parent = os.getppid() if launch.run_id else None
-    return HeartbeatMonitor(launch.rank, connect_heartbeats(launch, store, seconds), end_exchanges, parent)
+def _end_exchanges() -> None:
+    """Ends exchanges that would wait for a process that is lost; the training may be about to close the groups."""
+    joined = _joined
+    with suppress(ValueError, RuntimeError):
+        if joined is not None:
+            joined.groups.abort()
 
 
 def _reported_loss(error: BaseException, store: Any, launch: Launch, monitor: HeartbeatMonitor) -> LostProcessError:

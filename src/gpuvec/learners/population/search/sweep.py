@@ -251,17 +251,16 @@ def population_of_part(args: SweepArgs, progress: SweepProgress) -> PopulationAr
         args: the settings of the search.
         progress: how far it has come.
     """
-    trials, base = progress.trials, args.base
     # At the end of a part all agents are evaluated; in the confirmation also before, for the steps to the threshold.
-    first, count, every = base.seed, args.num_seeds, None
+    first, count, every = args.base.seed, args.num_seeds, None
     if progress.part == len(args.rungs):
         first, count, every = first + count, args.confirmation_seeds, args.confirmation_interval
-    columns = {name: column[trials].repeat(count) for name, column in progress.values.items()}
-    params = {name: value for name, value in base.params.items() if f"params.{name}" not in columns}
-    seeds = tuple(range(first, first + count)) * len(trials)
-    shared = replace(base, params=params, evaluate_every=every)
+    columns = {name: column[progress.trials].repeat(count) for name, column in progress.values.items()}
+    params = {name: value for name, value in args.base.params.items() if f"params.{name}" not in columns}
+    seeds = tuple(range(first, first + count)) * len(progress.trials)
+    shared = replace(args.base, params=params, evaluate_every=every)
     population = PopulationArgs(shared, len(seeds), seeds, *split_columns(columns))
-    return population.resolved(str(parse_device(base.device)))
+    return population.resolved(str(parse_device(args.base.device)))
 
 
 def sweep(
