@@ -33,7 +33,6 @@ from gpuvec.learners.runs.content_checks import (
     describe,
     require_keys,
     require_mapping,
-    require_network,
     require_settings,
 )
 from gpuvec.learners.runs.folder import RunFolder
@@ -285,7 +284,11 @@ def require_checkpoint(checkpoint: object, num_shards: int = 1) -> dict[str, Any
         else:
             _require_tensor(value, name)
     for role in settings:
-        require_network(policies[role], f"policies.{role}")
+        path = f"policies.{role}"
+        for name, value in require_mapping(require_mapping(policies[role], path).get("network"), f"{path}.network").items():
+            _require_tensor(value, f"{path}.network.{name}")
+            if not value.isfinite().all():
+                raise CheckpointError(f"{path}.network.{name} is not finite: training diverged before it was saved.")
     iteration = checkpoint["iteration"]
     if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 <= iteration <= MAX_COUNT:
         raise CheckpointError(f"iteration must be an integer of at least 0, got {reprlib.repr(iteration)}.")

@@ -39,26 +39,6 @@ def require_settings(values: object, path: str) -> None:
         raise CheckpointError(f"{path} cannot be used: {error}") from error
 
 
-def require_network(policy: Any, path: str) -> None:
-    """Checks that a trained policy has a network whose numbers are finite.
-
-    Args:
-        policy: what the file contained, expected as {"network": {name: tensor}}; other keys are allowed.
-        path: the name of this part in the file, for messages.
-
-    Raises:
-        CheckpointError: there is no network, or a part of it is no tensor or not finite.
-    """
-    from torch import Tensor
-
-    network = require_mapping(require_mapping(policy, path).get("network"), f"{path}.network")
-    for name, value in network.items():
-        if not isinstance(value, Tensor):
-            raise CheckpointError(f"{path}.network.{name} must be a tensor, got {describe(value)}.")
-        if not value.isfinite().all():
-            raise CheckpointError(f"{path}.network.{name} is not finite: training diverged before it was saved.")
-
-
 def require_mapping(value: object, path: str, may_be_empty: bool = True) -> Mapping[str, Any]:
     """Returns a value if it is a mapping whose keys are strings.
 
