@@ -349,16 +349,16 @@ class Measure(NamedTuple):
 
 
 LINES_OF_CODE = {  # {folders of the package: lines of code}
-    ("",): 32_641,
+    ("",): 32_470,
     ("engine",): 8_866,
     ("engine/compiler",): 1_804,
     ("engine/single_agent", "engine/multi_agent"): 2_876,
     ("engine/layout",): 1_340,
     ("engine/backends",): 2_689,
-    ("learners",): 12_279,
+    ("learners",): 12_112,
     ("testing",): 3_152,
     ("vector",): 2_647,
-    ("cli",): 2_608,
+    ("cli",): 2_604,
 }
 # The last ones are budgets of wholes, which may only fall.
 MEASURES = {
@@ -381,7 +381,7 @@ MEASURES = {
     "engine_nested_percent": Measure(
         partial(nested_functions, folder="engine"), 13.5, partial(count_functions, folder="engine")
     ),
-    "alias_names": Measure(alias_names, 288),
+    "alias_names": Measure(alias_names, 272),
     "deep_classes": Measure(deep_classes, 3),
     "schema_calls": Measure(schema_calls, 4),
 }

@@ -17,9 +17,8 @@ import gpuvec
 from gpuvec.learners.evaluation.evaluate import evaluate
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.population_training import train_population
-from gpuvec.learners.population.search.search_space import SearchParameter
+from gpuvec.learners.population.search.search_space import SearchParameter, SweepArgs
 from gpuvec.learners.population.search.sweep import sweep
-from gpuvec.learners.population.search.sweep_args import SweepArgs
 from gpuvec.learners.ppo import PPOArgs
 
 POLE = "gpuvec/CartPole-v1"

@@ -143,7 +143,7 @@ def test_populations_and_searches_of_this_user_need_no_trust(
 ) -> None:
     """Their readers import the module before they check the settings."""
     from gpuvec.learners.population.results.population_folder import load_population
-    from gpuvec.learners.population.search.sweep_folder import load_sweep
+    from gpuvec.learners.population.search.sweep import load_sweep
     from gpuvec.learners.runs.folder import RunFolder
 
     monkeypatch.syspath_prepend(own_folder)

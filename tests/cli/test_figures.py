@@ -297,8 +297,12 @@ def test_plot_draws_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ([["gamma", "log", -1.0, 1.0]], {}, "parameters must have names, scales and ranges"),
         ([["gamma", "linear", None, 1.0]], {}, "parameters must have names, scales and ranges"),
         ("all", {}, "parameters must be a list of settings"),
-        ([list(RATE)], {"score": TRIALS.scores, "part": TRIALS.parts}, "has not the trials of a search"),
-        ([list(RATE)], {"score": TRIALS.scores[:2], "part": TRIALS.parts, **VALUES}, "has not a number for each trial"),
+        ([list(RATE)], {"score": TRIALS.scores, "part": TRIALS.parts}, "it has no array 'learning_rate'"),
+        (
+            [list(RATE)],
+            {"score": TRIALS.scores[:2], "part": TRIALS.parts, **VALUES},
+            "'score' must be float64 of the shape (4,)",
+        ),
     ],
 )
 def test_a_damaged_search_is_refused(

@@ -132,7 +132,7 @@ def sum_bias_gradients(rows: int, rng: np.random.Generator) -> list[Any]:
     """Gradients of biases with and without a ReLU, of R rows and of so many that a block has several groups of them."""
     import torch
 
-    from gpuvec.learners.networks.bias_gradient import bias_gradient
+    from gpuvec.learners.networks.linear import bias_gradient
 
     outputs: list[Any] = []
     for dtype in (torch.float32, torch.bfloat16):

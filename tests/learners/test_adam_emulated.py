@@ -18,7 +18,6 @@ from gpuvec.learners.cuda_graphs.optimizer import (
     MAX_KERNEL_ELEMENTS,
     MAX_KERNEL_TENSORS,
     Adam,
-    AdamKernels,
     adam_kernels,
     has_kernels,
     num_blocks,
@@ -38,9 +37,8 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def emulated_adam(launches: list[Any], parameters: list[Any], learning_rate: float) -> Adam:
     """Returns an optimiser whose kernels are emulated."""
     optimizer = Adam(parameters, torch.tensor(learning_rate), eps=1e-5)
-    kernels = object.__new__(AdamKernels)
-    kernels._parameters, kernels._launches, kernels._squared_norms = parameters, launches, torch.full((num_blocks(SIZES),), 7.0)
-    optimizer._has_kernels, optimizer._kernels = True, kernels
+    optimizer._has_kernels, optimizer._launches = True, launches
+    optimizer._squared_norms = torch.full((num_blocks(SIZES),), 7.0)
     return optimizer
 
 

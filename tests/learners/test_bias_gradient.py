@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 from tests.support.cuda_emulator import emulate
 
 from gpuvec.engine.backends.cuda.nvrtc import compile_cuda_source
-from gpuvec.learners.networks.bias_gradient import MIN_COMPUTE_CAPABILITY, bias_gradient, bias_gradient_kernel
-from gpuvec.learners.networks.linear import Linear, LinearReLU
+from gpuvec.learners.networks.linear import MIN_COMPUTE_CAPABILITY, Linear, LinearReLU, bias_gradient, bias_gradient_kernels
 
 
 @pytest.mark.compile
@@ -38,7 +37,7 @@ def test_kernel_equals_torch(rows, columns, dtype, threads, has_relu, tmp_path) 
     assert torch.equal(on_cpu[0], expected)
     assert torch.equal(on_cpu[1], expected.sum(0))
 
-    kernel = emulate(bias_gradient_kernel(columns, dtype, has_relu, threads), tmp_path)
+    kernel = emulate(bias_gradient_kernels(columns, dtype, has_relu, threads)["bias_gradient"], tmp_path)
     gradient, sums, blocks = torch.full_like(out_gradient, 7.0), torch.full((columns,), 7.0, dtype=dtype), 3
     block_sums, num_finished_blocks = torch.full((blocks, columns), 7.0), torch.zeros((), dtype=torch.int32)
     for _ in range(2):  # the counter is 0 again after a launch
@@ -55,7 +54,9 @@ def test_kernel_equals_torch(rows, columns, dtype, threads, has_relu, tmp_path) 
 @pytest.mark.parametrize(("columns", "dtype"), [(128, torch.bfloat16), (1024, torch.float32)])
 def test_kernel_compiles(columns, dtype) -> None:
     for has_relu in (True, False):
-        assert compile_cuda_source(bias_gradient_kernel(columns, dtype, has_relu), MIN_COMPUTE_CAPABILITY).code
+        assert compile_cuda_source(
+            bias_gradient_kernels(columns, dtype, has_relu)["bias_gradient"], MIN_COMPUTE_CAPABILITY
+        ).code
 
 
 @pytest.mark.gpu

@@ -105,12 +105,11 @@ def test_another_program_is_reported(name: str) -> None:
 
 def test_nothing_is_written_if_the_program_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = TrainedPolicy(CASES["discrete"].contents())
-    program_format = export.FORMATS["torch"]
     other = PolicyProgram(TrainedPolicy({**CASES["discrete"].contents()}), "all")
     with torch.no_grad():
         other.network.body.actor[0].weight.mul_(-1.0)
-    content = program_format.convert(other, DESCRIPTION, "")
-    monkeypatch.setitem(export.FORMATS, "torch", program_format._replace(convert=lambda *arguments: content))
+    converted = export.CONVERTERS["torch"](other, DESCRIPTION, "")
+    monkeypatch.setitem(export.CONVERTERS, "torch", lambda *arguments: converted)
     with pytest.raises(ExportError, match="does not compute what the network computes"):
         export_policy(policy, "torch", tmp_path / "policy.pt2")
     assert not list(tmp_path.iterdir())

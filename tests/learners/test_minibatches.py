@@ -15,7 +15,7 @@ from tests.support.cuda_emulator import emulate
 from tests.support.machine_code import LDL, STL, count_instructions
 
 from gpuvec.engine.backends.cuda.nvrtc import compile_cuda_source
-from gpuvec.learners.buffers.minibatches import gather_kernel, gather_rows, word_bytes
+from gpuvec.learners.buffers.minibatches import gather_kernels, gather_rows, word_bytes
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.training import make_learner
@@ -68,10 +68,10 @@ def test_the_kernel_gathers_the_rows_of_an_index(blocks: int, tmp_path: Path) ->
     sizes = [(word_bytes(x), x[0].numel() * x.element_size() // word_bytes(x)) for x in TENSORS.values()]
     assert {size for size, _ in sizes} == {1, 2, 4, 8, 16}
     members = {f"tensor{k}": x for k, x in enumerate(TENSORS.values())} | {f"result{k}": x for k, x in enumerate(results)}
-    emulate(gather_kernel(tuple(sizes)), tmp_path)((blocks,), order=index, num_rows=100, **members)
+    emulate(gather_kernels(tuple(sizes))["gather_rows"], tmp_path)((blocks,), order=index, num_rows=100, **members)
     for x, rows in zip(TENSORS.values(), results, strict=True):
         assert torch.equal(rows, x[index])
-    code = compile_cuda_source(gather_kernel(tuple(sizes)), (9, 0)).code
+    code = compile_cuda_source(gather_kernels(tuple(sizes))["gather_rows"], (9, 0)).code
     assert count_instructions(code, LDL) == count_instructions(code, STL) == 0
 
 

@@ -22,10 +22,8 @@ from gpuvec.learners.population.population_training import make_population, trai
 from gpuvec.learners.population.results.population_folder import PopulationWriter, load_population
 from gpuvec.learners.population.results.population_history import read_population_history
 from gpuvec.learners.population.search.population_based_training import PBTArgs, load_pbt, pbt_part, population_based_training
-from gpuvec.learners.population.search.search_space import SearchParameter
-from gpuvec.learners.population.search.sweep import Search, population_of_part
-from gpuvec.learners.population.search.sweep_args import SweepArgs
-from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep
+from gpuvec.learners.population.search.search_space import SearchParameter, SweepArgs
+from gpuvec.learners.population.search.sweep import Search, SweepWriter, load_sweep, population_of_part
 from gpuvec.learners.runs.archives import RECORD, NpzReader, nest, write_npz
 from gpuvec.learners.runs.folder import RunFolder
 

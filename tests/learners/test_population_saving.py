@@ -35,10 +35,8 @@ from gpuvec.learners.population.search.population_based_training import (
     pbt_part,
     population_based_training,
 )
-from gpuvec.learners.population.search.search_space import SearchParameter
-from gpuvec.learners.population.search.sweep import Search, SweepProgress, SweepResult
-from gpuvec.learners.population.search.sweep_args import SweepArgs
-from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
+from gpuvec.learners.population.search.search_space import SearchParameter, SweepArgs
+from gpuvec.learners.population.search.sweep import Search, SweepProgress, SweepResult, SweepWriter, load_sweep, result_record
 from gpuvec.learners.population.state.state_arrays import state_to_arrays
 from gpuvec.learners.runs import run_writer
 from gpuvec.learners.runs.archives import flatten

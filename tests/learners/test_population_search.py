@@ -33,10 +33,18 @@ from gpuvec.learners.population.search.population_based_training import (
     pbt_part,
     population_based_training,
 )
-from gpuvec.learners.population.search.search_space import SearchParameter, require_search_space, sample_space
-from gpuvec.learners.population.search.sweep import Confirmation, Search, SweepResult, population_of_part, rank, sweep
-from gpuvec.learners.population.search.sweep_args import SweepArgs
-from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep, result_record
+from gpuvec.learners.population.search.search_space import SearchParameter, SweepArgs, require_search_space, sample_space
+from gpuvec.learners.population.search.sweep import (
+    Confirmation,
+    Search,
+    SweepResult,
+    SweepWriter,
+    load_sweep,
+    population_of_part,
+    rank,
+    result_record,
+    sweep,
+)
 from gpuvec.learners.population.state.agent_state import AgentState, select_agents
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.runs.comparison import Estimate

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from gpuvec.learners.population.results.population_folder import PopulationWriter
     from gpuvec.learners.population.results.population_result import PopulationResult
     from gpuvec.learners.population.search.population_based_training import PBTArgs, PBTResult
-    from gpuvec.learners.population.search.sweep import Search, SweepResult
-    from gpuvec.learners.population.search.sweep_folder import SweepWriter
+    from gpuvec.learners.population.search.sweep import Search, SweepResult, SweepWriter
 
 MAX_LINEAGE_ROWS = 12
 
@@ -104,8 +103,7 @@ def resume_population(
         from gpuvec.learners.population.results.population_folder import PopulationWriter, load_population
         from gpuvec.learners.population.results.population_history import read_population_record
         from gpuvec.learners.population.search.population_based_training import load_pbt
-        from gpuvec.learners.population.search.sweep import Search
-        from gpuvec.learners.population.search.sweep_folder import SweepWriter, load_sweep
+        from gpuvec.learners.population.search.sweep import Search, SweepWriter, load_sweep
         from gpuvec.learners.runs.folder import RunFolder
 
     with RunFolder(path) as folder:
@@ -223,7 +221,7 @@ def run_search(search: Search, writer: SweepWriter, checkpoint_every: int | None
     """
     from gpuvec.cli.compare_command import estimate_text
     from gpuvec.cli.figures import to_png, trials_figure
-    from gpuvec.learners.population.search.sweep_folder import TRIALS_PICTURE
+    from gpuvec.learners.population.search.sweep import TRIALS_PICTURE
     from gpuvec.learners.runs.comparison import reward_threshold
 
     args = search.args

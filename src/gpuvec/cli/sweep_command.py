@@ -16,8 +16,7 @@ from gpuvec.cli.terminal import print_lines
 from gpuvec.cli.train_defaults import base_settings
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.population.population_args import PopulationArgs
-from gpuvec.learners.population.search.search_space import SearchParameter
-from gpuvec.learners.population.search.sweep_args import SweepArgs
+from gpuvec.learners.population.search.search_space import SearchParameter, SweepArgs
 
 CheckpointIterations = Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: one checkpoint each minute)")]
 # The ranges in which the tuned settings of populations were found.
@@ -83,8 +82,7 @@ def sweep(
         from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.population.results.population_folder import PopulationWriter
         from gpuvec.learners.population.search.population_based_training import PBTArgs
-        from gpuvec.learners.population.search.sweep import Search
-        from gpuvec.learners.population.search.sweep_folder import SweepWriter
+        from gpuvec.learners.population.search.sweep import Search, SweepWriter
 
     if pbt:
         return run_population(PBTArgs(base, parameters, trials, pbt), PopulationWriter(runs), 3, checkpoint_every)

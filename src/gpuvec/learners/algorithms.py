@@ -14,7 +14,14 @@ from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
-from gpuvec.learners.config.setting_types import describe_type, is_finite, is_setting_type, matches_type, setting_types
+from gpuvec.learners.config.setting_types import (
+    describe_type,
+    is_finite,
+    is_setting_type,
+    matches_type,
+    setting_types,
+    with_tuples,
+)
 from gpuvec.learners.config.training_config import PACKAGE, A2CArgs, DDPGArgs, PPOArgs, TD3Args, TrainingArgs
 
 
@@ -161,12 +168,6 @@ def args_from_json(values: Mapping[str, Any]) -> TrainingArgs:
     Raises:
         ValueError: there is no algorithm of that name, or a value is out of its range.
     """
-
-    def with_tuples(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: with_tuples(element) for key, element in value.items()}
-        return tuple(map(with_tuples, value)) if isinstance(value, list) else value
-
     return args_from_dict(with_tuples(dict(values)))
 
 

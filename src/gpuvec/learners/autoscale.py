@@ -28,8 +28,7 @@ from gpuvec.learners.config.training_config import DDPGArgs, TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import current_device, torch_settings
 from gpuvec.learners.policy_configs import Bodies, PolicyConfig, PolicyConfigs, shared_settings
 from gpuvec.learners.shards.join import join_processes
-from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.sharding import comparable_settings, divide, require_divisible
+from gpuvec.learners.shards.process_group import Processes, comparable_settings, divide, require_divisible
 from gpuvec.learners.shards.torchrun import Sharding, Sync, process_device
 from gpuvec.learners.training import make_training_env, open_learner
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import ALL, algorithm_name
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
@@ -34,13 +34,8 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics, epi
 from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.metric_names import EPISODE_METRICS
 from gpuvec.learners.networks.actor_critic import Body, features_of
-from gpuvec.learners.networks.deterministic import (
-    DeterministicActorCritic,
-    actor_and_critics_of,
-    make_actor_and_critics,
-    require_bounded_box,
-)
-from gpuvec.learners.networks.mlp import seeded_weights
+from gpuvec.learners.networks.deterministic import Critic, DeterministicActorCritic, require_bounded_box
+from gpuvec.learners.networks.mlp import POLICY_GAIN, make_mlp, seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 from gpuvec.learners.training import Result, train
@@ -72,8 +67,7 @@ class DDPG(Policy):
 
     def __init__(self, args: DDPGArgs, context: PolicyContext, network: DeterministicActorCritic) -> None:
         super().__init__(args, context)
-        device, rows = args.device, self.rows
-        T, R = rows.reward.shape
+        device, (T, R) = args.device, self.rows.reward.shape
         self.network = network.to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
@@ -84,7 +78,7 @@ class DDPG(Policy):
         self.critic_optimizer = Adam(self.critics.values(), critic_rate, eps=1e-8)
         components = len(self.network.half_range)
         self.action = torch.zeros(T, R, components, device=device)
-        features, has_mask = rows.obs.shape[2], rows.mask is not None
+        features, has_mask = self.rows.obs.shape[2], self.rows.mask is not None
         # The last step before a rollout has the actions that are still pending.
         max_steps = max(args.buffer_size // (R * self.shard.count), T + has_mask)
         transition_bytes = (2 * features + components + 2) * FLOAT32_BYTES + has_mask
@@ -135,9 +129,16 @@ class DDPG(Policy):
         features, components = features_of(observation_space), require_bounded_box(action_space).shape[0]
         with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
             if body is None:
-                actor, critics = make_actor_and_critics(features, components, args.hidden, args.critics)
+                actor: nn.Module = make_mlp((features, *args.hidden, components), POLICY_GAIN, nn.ReLU)
+                critics: list[nn.Module] = [Critic(features, components, args.hidden) for _ in range(args.critics)]
             else:
-                actor, critics = actor_and_critics_of([body(*spaces) for _ in range(args.critics)])
+                bodies: list[Any] = [body(*spaces) for _ in range(args.critics)]
+                for part in bodies:
+                    for module in ("actor", "critic"):
+                        if not isinstance(getattr(part, module, None), nn.Module):
+                            calls = "ddpg calls actor(obs) and critic(obs, action)"
+                            raise TypeError(f"{type(part).__name__} has no module {module!r}: {calls}.")
+                actor, critics = bodies[0].actor, [part.critic for part in bodies]
         return DeterministicActorCritic(*spaces, actor, critics, args.normalize)
 
     def begin(self) -> None:
@@ -151,13 +152,12 @@ class DDPG(Policy):
 
         The noise of an environment starts at 0 where `episode_start`, (E,) bool, is true.
         """
-        network, args = self.network, self.args
-        low, high = self.action_bounds
+        network, (low, high) = self.network, self.action_bounds
         mean = network.act(network.actor, network.normalize_obs(self.rows.obs[t]))
         reset = episode_start.unsqueeze(1).expand(-1, self.agents_per_env).reshape(-1)
         action = self.sampler.ornstein_uhlenbeck(
-            mean, self.noise, reset, low, high, self.num_rollouts, t, sigma=args.sigma, theta=args.theta,
-            uniform_iterations=args.uniform_iterations,
+            mean, self.noise, reset, low, high, self.num_rollouts, t, sigma=self.args.sigma,
+            theta=self.args.theta, uniform_iterations=self.args.uniform_iterations,
         )  # fmt: skip
         return network.unscale(action, out=self.action[t])
 

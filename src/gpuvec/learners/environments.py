@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import gymnasium as gym
@@ -211,12 +211,12 @@ def spaces_of_agent(env: TrainingEnv, role: str = ALL) -> tuple[gym.Space[Any], 
         env: the environment.
         role: the role of the agent, if roles have spaces of their own.
     """
-    observation, action = env.single_observation_space, env.single_action_space
-    if isinstance(observation, gym.spaces.Dict) and isinstance(action, gym.spaces.Dict):
-        observation, action = observation[role], action[role]
+    spaces: tuple[Any, Any] = (env.single_observation_space, env.single_action_space)
+    if has_role_spaces(env):
+        spaces = spaces[0][role], spaces[1][role]
     elif not is_multi_agent(env):
-        return observation, action
-    return space_of_one_agent(observation), space_of_one_agent(action)
+        return spaces
+    return space_of_one_agent(spaces[0]), space_of_one_agent(spaces[1])
 
 
 def critic_space_of_agent(env: TrainingEnv) -> gym.spaces.Box | None:
@@ -241,13 +241,10 @@ def find_agent_spaces(env: str, params: Mapping[str, Any], device: str, role: st
     Raises:
         StateError: the roles of the environment have spaces of their own, and `role` is none of them.
     """
-    envs = make_env(env, 1, params, device=device, output="numpy")
-    try:
+    with closing(make_env(env, 1, params, device=device, output="numpy")) as envs:
         if has_role_spaces(envs) and role not in envs.roles:
             raise StateError(f"{env} has the roles {', '.join(envs.roles)}, and the policy is of the role {role!r}.")
         return AgentSpaces.of_env(envs, role)
-    finally:
-        envs.close()
 
 
 def is_multi_agent(env: TrainingEnv) -> bool:

@@ -141,7 +141,11 @@ class _RowRecorder:
         self._policy: Policy = learner.policies[location.role]
         self._env: Any = learner.env.unwrapped
         self._index, agent = divmod(location.row, learner.agents[location.role].per_env)
-        self._agent = agent if location.role == ALL else self._agent_of_role(location.role, agent)
+        if location.role != ALL:  # the agent is counted within its role
+            agents = learner.env.roles[location.role]
+            indices = np.arange(self._env.num_agents)[agents] if isinstance(agents, slice) else to_host(agents)
+            agent = int((indices[self._index] if indices.ndim == 2 else indices)[agent])
+        self._agent = agent
         self._states: list[dict[str, NDArray[Any]]] = []
         self._actions: list[Any] = []
         self._starts: list[NDArray[np.bool_]] = []
@@ -150,17 +154,9 @@ class _RowRecorder:
         self._checked: dict[str, list[NDArray[Any]]] = {}
         self._action_sizes: tuple[int, ...] = ()
 
-    def _agent_of_role(self, role: str, agent: int) -> int:
-        """Returns the index in the environment of an agent that is counted within its role."""
-        agents = self._learner.env.roles[role]
-        if isinstance(agents, slice):
-            return int(np.arange(self._env.num_agents)[agents][agent])
-        indices = to_host(agents)
-        return int((indices[self._index] if indices.ndim == 2 else indices)[agent])
-
     def iterate(self) -> None:
         """Runs an iteration as `Learner.iterate` does, and records its steps."""
-        learner, rollout = self._learner, self._learner.rollout
+        learner = self._learner
         stages = [stage for policy in learner.policies.values() for stage in policy.begin_update(learner.iteration)]
         if learner.has_fused_rollout:
             # The fused rollout, and then its steps one by one, with the same actions.
@@ -177,8 +173,8 @@ class _RowRecorder:
             learner.on_action = self._add_step
             learner.collect()
             learner.on_action = None
-        self._starts.append(to_host(rollout.episode_start[:-1, self._index]).copy())
-        self._rewards.append(to_host(rollout.reward[:, self._index]).copy())
+        self._starts.append(to_host(learner.rollout.episode_start[:-1, self._index]).copy())
+        self._rewards.append(to_host(learner.rollout.reward[:, self._index]).copy())
         self._add_details()
         for stage in stages:
             stage()

@@ -97,17 +97,18 @@ class Iterations:
             self._report(self.learner.finish_read())
 
     def _report(self, metrics: dict[str, float]) -> None:
-        args, learner = self.args, self.learner
+        learner, steps = self.learner, self.args.steps_per_iteration
         now, iteration = time.perf_counter(), learner.iteration - learner.pending_reads
         seconds, self._last_read_time = now - self._last_read_time, now
         learner.seconds += seconds
-        progress = {"iteration": iteration, "steps": iteration * args.steps_per_iteration, "seconds": learner.seconds}
+        progress = {"iteration": iteration, "steps": iteration * steps, "seconds": learner.seconds}
         device = self._device
         reserved = 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
-        progress |= {"steps_per_second": args.steps_per_iteration / seconds, "gpu_memory": float(reserved)}
+        progress |= {"steps_per_second": steps / seconds, "gpu_memory": float(reserved)}
         evaluation = self._evaluate(iteration)
         self.history.append({**progress, **metrics, **evaluation})
-        self.is_solved = args.target_return is not None and evaluation[EVAL_RETURN] >= args.target_return
+        target = self.args.target_return
+        self.is_solved = target is not None and evaluation[EVAL_RETURN] >= target
         if self.on_iteration is not None and self.on_iteration(learner, self.history[-1]):
             self._wants_stop = True
 

@@ -33,8 +33,7 @@ from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy_configs import Bodies, PolicyConfigs, resolve_configs, shared_settings
 from gpuvec.learners.runs.checkpoint import learning_policies, load_tensors, require_shards
 from gpuvec.learners.shards.join import join_default_group
-from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.sharding import divide
+from gpuvec.learners.shards.process_group import Processes, divide
 from gpuvec.learners.shards.torchrun import DEFAULT_SHARDS, Sharding
 from gpuvec.learners.training import Result, make_result, open_learner
 
@@ -395,35 +394,24 @@ def require_supported(module: Any, trainer: Any) -> None:
     Raises:
         ValueError: a setting that a learner does not support. The message says what to do.
     """
-    strategy, problem = trainer.strategy, ""
+    strategy = trainer.strategy
     refused = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, REFUSED_CALLBACKS)]
-    if module.automatic_optimization:
-        problem = (
-            "automatic_optimization is True, and the algorithms of gpuvec compute their gradients themselves: leave it False."
-        )
-    # A subclass, such as DeepSpeed's, divides the model or its optimiser.
-    elif type(strategy) not in (SingleDeviceStrategy, DDPStrategy):
-        problem = (
-            f"the strategy is {type(strategy).__name__}, and a learner has all of its network in each process: give "
-            "Trainer(strategy='auto') or 'ddp'."
-        )
-    elif isinstance(strategy.launcher, _MultiProcessingLauncher):
-        problem = (
-            "the strategy starts its processes by spawn or fork, which lose the learner: give strategy='ddp', or start the "
-            "processes with torchrun."
-        )
-    elif type(trainer.precision_plugin) is not Precision:
-        problem = (
-            f"the Trainer's precision is {trainer.precision}, and that of a learner is one of its settings: give "
-            "Trainer(precision='32-true'), and PPOArgs(precision='bf16') for bfloat16."
-        )
-    elif refused:
-        problem = (
-            f"the callback {refused[0]} reads or sets what a learner does not have in Lightning's optimiser: learning rates "
-            "and batch sizes are settings, such as learning_rate_table."
-        )
-    if problem:
-        raise ValueError(problem)
+    has_known_strategy = type(strategy) in (SingleDeviceStrategy, DDPStrategy)  # subclasses, such as DeepSpeed's, divide models
+    problems = [
+        (module.automatic_optimization, "automatic_optimization is True, and the algorithms of gpuvec compute their gradients "
+         "themselves: leave it False."),
+        (not has_known_strategy, f"the strategy is {type(strategy).__name__}, and a learner has all of its network in each "
+         "process: give Trainer(strategy='auto') or 'ddp'."),
+        (isinstance(strategy.launcher, _MultiProcessingLauncher), "the strategy starts its processes by spawn or fork, which "
+         "lose the learner: give strategy='ddp', or start the processes with torchrun."),
+        (type(trainer.precision_plugin) is not Precision, f"the Trainer's precision is {trainer.precision}, and that of a "
+         "learner is one of its settings: give Trainer(precision='32-true'), and PPOArgs(precision='bf16') for bfloat16."),
+        (refused, f"the callback {', '.join(refused)} reads or sets what a learner does not have in Lightning's optimiser: "
+         "learning rates and batch sizes are settings, such as learning_rate_table."),
+    ]  # fmt: skip
+    for is_refused, problem in problems:
+        if is_refused:
+            raise ValueError(problem)
 
 
 def training_device(setting: str, root_device: torch.device) -> str:

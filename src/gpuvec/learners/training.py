@@ -30,9 +30,8 @@ from gpuvec.learners.policy_configs import (
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY
 from gpuvec.learners.runs.run_writer import record_run
 from gpuvec.learners.shards.join import join_processes
-from gpuvec.learners.shards.process_group import Processes
+from gpuvec.learners.shards.process_group import Processes, divide
 from gpuvec.learners.shards.sharded_learner import ShardedLearner
-from gpuvec.learners.shards.sharding import divide
 from gpuvec.learners.shards.torchrun import Sharding, Sync, process_device
 from gpuvec.learners.wait_reports import OnPhase, phase
 
@@ -270,11 +269,11 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
     Raises:
         ValueError: policies, or bodies, that do not fit the environment or each other, or an environment in another mode.
     """
-    mode, output = env.unwrapped.autoreset_mode, env.unwrapped.output
-    if mode is not AutoresetMode.SAME_STEP or output != "torch":
+    kind = env.unwrapped.autoreset_mode.value, env.unwrapped.output
+    if kind != (AutoresetMode.SAME_STEP.value, "torch"):
         raise ValueError(
             "a learner takes an environment with autoreset_mode='SameStep' and output='torch'; this one has "
-            f"{mode.value!r} and {output!r}: make it with these."
+            f"{kind[0]!r} and {kind[1]!r}: make it with these."
         )
     configs = args if isinstance(args, Mapping) else {ALL: args}
     return Learner(shared_settings(configs), env, policy_factories(configs, env, body))

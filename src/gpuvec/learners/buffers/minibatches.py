@@ -9,7 +9,6 @@ Letters: P agents, B samples of an agent; of `gather_rows`, R rows of a tensor, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction
 from gpuvec.engine.layout.buffers import max_word_bytes
-from gpuvec.learners.cuda_graphs.launches import ElementwiseLauncher
+from gpuvec.learners.cuda_graphs.launches import ElementwiseLauncher, cached_launchers
 from gpuvec.random import philox
 
 i64, u32, u64 = np.int64, np.uint32, np.uint64
@@ -122,9 +121,8 @@ def gather_rows(tensors: Mapping[str, Tensor], index: Tensor) -> dict[str, Tenso
         return {name: x.index_select(0, index) for name, x in tensors.items()}
     multiprocessors = torch.cuda.get_device_properties(index.device).multi_processor_count
     members = {f"tensor{k}": x for k, x in enumerate(sources)} | {f"result{k}": x for k, x in enumerate(results)}
-    _launcher(tuple(rows), index.device)(
-        BLOCKS_PER_MULTIPROCESSOR * multiprocessors, order=index, num_rows=len(index), **members
-    )
+    launch = cached_launchers(gather_kernels, index.device, tuple(rows))["gather_rows"]
+    launch(BLOCKS_PER_MULTIPROCESSOR * multiprocessors, order=index, num_rows=len(index), **members)
     return dict(zip(tensors, results, strict=True))
 
 
@@ -138,8 +136,8 @@ def word_bytes(x: Tensor) -> int:
     return max_word_bytes(row_bytes(x) | x.data_ptr())  # sizes of words are powers of two
 
 
-def gather_kernel(rows: tuple[tuple[int, int], ...]) -> Any:
-    """Returns the `CudaSource` of the kernel.
+def gather_kernels(rows: tuple[tuple[int, int], ...]) -> dict[str, Any]:
+    """Returns the `CudaSource` of the kernel, by its name.
 
     Args:
         rows: (bytes of a word, words of a row) of each tensor.
@@ -157,13 +155,4 @@ def gather_kernel(rows: tuple[tuple[int, int], ...]) -> Any:
     constants: dict[str, int | str] = {name: "{" + ", ".join(map(str, values)) + "}" for name, values in lists.items()}
     constants |= {"NUM_TENSORS": len(rows), "UNROLL": UNROLL, "THREADS": THREADS}
     names = tuple(members.items()), tuple(constants.items())
-    return CudaSource(Path(__file__).with_name("row_gather.cu"), "gather_rows", *names, THREADS)
-
-
-@lru_cache(maxsize=64)
-def _launcher(rows: tuple[tuple[int, int], ...], device: torch.device) -> Any:
-    """The launcher of a kernel, which is loaded once for a device."""
-    from gpuvec.engine.backends.device import parse_device
-    from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
-
-    return make_tensor_launcher(gather_kernel(rows), parse_device(str(device)))
+    return {"gather_rows": CudaSource(Path(__file__).with_name("row_gather.cu"), "gather_rows", *names, THREADS)}

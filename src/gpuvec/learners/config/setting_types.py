@@ -52,6 +52,13 @@ def matches_type(value: object, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
+def with_tuples(value: Any) -> Any:
+    """Returns the same nesting with tuples in place of lists, which JSON has for them."""
+    if isinstance(value, dict):
+        return {key: with_tuples(element) for key, element in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list) else value
+
+
 def is_finite(value: object) -> bool:
     """Returns whether all numbers in `value`, a setting of a checked type, are finite as float32, in which learners compute."""
     if isinstance(value, dict):

@@ -87,8 +87,7 @@ class TrainingArgs:
             require(name, describe_type(hint), matches_type(getattr(self, name), hint))
             require(name, f"{describe_type(hint)}, finite in 32 bits", is_finite(getattr(self, name)))
         require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
-        require("backend", "numba or cuda-c", self.backend in ("numba", "cuda-c"))
-        require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
+        require("seed", "an integer from 0 to 2**63 - 1", 0 <= self.seed < 2**63)
         require("reward_scale", "above 0", self.reward_scale > 0.0)
         require("hidden", "sizes of at least 1", all(size >= 1 for size in self.hidden))
         require("network", "module:Class or None", self.network is None or all(self.network.rpartition(":")))
@@ -176,9 +175,6 @@ class OnPolicyArgs(TrainingArgs):
             allowed = "pairs of environment steps, each above the one before, and a value of at least 0"
             require(name, allowed, is_ascending(getattr(self, name)))
         require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
-        require("weight_init", "orthogonal or xavier", self.weight_init in ("orthogonal", "xavier"))
-        require("activation", "tanh or relu", self.activation in ("tanh", "relu"))
-        require("precision", "tf32 or bf16", self.precision in ("tf32", "bf16"))
         require("hidden", "sizes of at least one layer, which is shared", bool(self.hidden) or not self.shared)
 
 
@@ -210,15 +206,12 @@ class PPOArgs(OnPolicyArgs):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require("target_kl", "above 0 or None", self.target_kl is None or self.target_kl > 0.0)
-        self._require("fused", "auto, True or False", self.fused in ("auto", True, False))
         self._require("clip", "above 0 and below 1", 0.0 < self.clip < 1.0)
-        if self.num_envs is None:
-            return
-        num_samples, num_minibatches = self.steps_per_iteration, self.num_minibatches
-        if num_samples % num_minibatches or num_samples < 2 * num_minibatches:
+        minibatches = self.num_minibatches
+        if self.num_envs and (self.steps_per_iteration % minibatches or self.steps_per_iteration < 2 * minibatches):
             raise ValueError(
                 f"num_envs * num_steps must be a multiple of num_minibatches, and at least twice it, "
-                f"got {self.num_envs} * {self.num_steps} and {self.num_minibatches}."
+                f"got {self.num_envs} * {self.num_steps} and {minibatches}."
             )
 
 

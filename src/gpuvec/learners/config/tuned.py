@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.algorithms import args_class
+from gpuvec.learners.config.setting_types import with_tuples
 from gpuvec.learners.config.training_config import PPOArgs, TrainingArgs
 
 NUM_ENVS = 16
@@ -165,8 +166,7 @@ def tuned_for_population(env: str = "gpuvec/CartPole-v1", device: str = "auto", 
         args = tuned(env, device, **{"num_envs": NUM_ENVS, **overrides})
         assert isinstance(args, PPOArgs), "the default algorithm is PPO"
         return args
-    # JSON has lists in place of tuples.
-    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry["settings"].items()}
+    settings = with_tuples(entry["settings"])
     params = {**settings.get("params", {}), **overrides.pop("params", {})}
     return PPOArgs(env=env, device=device, **{**settings, **overrides, "params": params})
 

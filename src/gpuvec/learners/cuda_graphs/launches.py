@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,3 +88,18 @@ def make_tensor_launcher(kernel: CudaSource, device: Device) -> Callable[..., No
             launch_on_stream(stream, grid, dependent_launch=dependent_launch, **addresses)
 
     return launch
+
+
+@lru_cache(maxsize=256)
+def cached_launchers(
+    make_kernels: Callable[..., Mapping[str, CudaSource]], device: torch.device, *arguments: Hashable
+) -> dict[str, Callable[..., None]]:
+    """Returns {name: launcher} of kernels, which are loaded once for a device; see `make_tensor_launcher`.
+
+    Args:
+        make_kernels: returns {name: kernel}.
+        device: a GPU.
+        arguments: of `make_kernels`.
+    """
+    gpu = parse_device(str(device))
+    return {name: make_tensor_launcher(kernel, gpu) for name, kernel in make_kernels(*arguments).items()}

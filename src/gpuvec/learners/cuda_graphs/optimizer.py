@@ -8,7 +8,7 @@ together, if there are not too many.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -68,7 +68,9 @@ class Adam:
         for p in self.state:
             by_dtype.setdefault(p.dtype, []).append(p)
         self._groups = list(by_dtype.values())
-        self._has_kernels, self._kernels = has_kernels(list(self.state)), cast(AdamKernels | None, None)
+        self._has_kernels = has_kernels(list(self.state))
+        self._launches: list[Callable[..., None]] = []  # of the kernels, which the first step loads
+        self._squared_norms = torch.empty(0)
 
     @torch.no_grad()
     def step(self, max_norm: float | None = None) -> Tensor:
@@ -83,8 +85,7 @@ class Adam:
         if any(p.grad is None for p in self.state):
             raise ValueError("a parameter has no gradient; Adam steps all of them together.")
         if self._has_kernels:
-            self._kernels = self._kernels or AdamKernels(list(self.state), BETAS)
-            return self._kernels.step(self.state, self.learning_rate, self.eps, max_norm, self.found_inf)
+            return self._step_by_kernels(max_norm)
         groups = [
             [list(tensors) for tensors in zip(*chain.from_iterable(map(self._pieces, group)), strict=True)]
             for group in self._groups
@@ -100,6 +101,30 @@ class Adam:
             )  # fmt: skip
         if self.found_inf is not None:
             torch._foreach_sub_(steps, [self.found_inf] * len(steps))
+        return norm
+
+    def _step_by_kernels(self, max_norm: float | None) -> Tensor:
+        """Steps by two kernels, clipping included.
+
+        torch needs about ten launches for the norm of the gradient, the clipping and the step, each of which takes longer than
+        the numbers of a small network.
+        """
+        if not self._launches:
+            sizes, device = [p.numel() for p in self.state], self.learning_rate.device
+            gpu = parse_device(str(device))
+            self._launches = [make_tensor_launcher(kernel, gpu) for kernel in adam_kernels(sizes, BETAS).values()]
+            self._squared_norms = torch.zeros(num_blocks(sizes), device=device)
+        norm = torch.empty((), device=self.learning_rate.device)
+        members: dict[str, Tensor | float] = {
+            "squared_norms": self._squared_norms, "norm": norm, "learning_rate": self.learning_rate, "eps": self.eps,
+            "found_inf": 0 if self.found_inf is None else self.found_inf, "max_norm": -1.0 if max_norm is None else max_norm,
+        }  # fmt: skip
+        # Copies of gradients that are not contiguous must exist until the launches.
+        gradients = [cast(Tensor, p.grad).contiguous() for p in self.state]
+        for k, ((parameter, state), gradient) in enumerate(zip(self.state.items(), gradients, strict=True)):
+            members |= {f"parameter{k}": parameter, f"gradient{k}": gradient, **{f"{name}{k}": x for name, x in state.items()}}
+        for launch in self._launches:
+            launch(len(self._squared_norms), **members)
         return norm
 
     def _pieces(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -149,53 +174,3 @@ def adam_kernels(sizes: Sequence[int], betas: tuple[float, float]) -> dict[str, 
     names = tuple((members | MEMBERS).items()), tuple(constants.items())
     file = Path(__file__).with_name("adam.cu")
     return {name: CudaSource(file, name, *names, THREADS) for name in ("gradient_norm", "adam")}
-
-
-class AdamKernels:
-    """Launches Adam of all parameters of a network as two kernels on a GPU, clipping included.
-
-    torch needs about ten launches for the norm of the gradient, the clipping and the step, each of which takes longer than the
-    numbers of a small network.
-
-    Args:
-        parameters: float32 tensors of one GPU, contiguous.
-        betas: the decay rates of the moments.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor], betas: tuple[float, float]) -> None:
-        self._parameters, sizes = list(parameters), [p.numel() for p in parameters]
-        device = self._parameters[0].device
-        gpu = parse_device(str(device))
-        self._launches = [make_tensor_launcher(kernel, gpu) for kernel in adam_kernels(sizes, betas).values()]
-        self._squared_norms = torch.zeros(num_blocks(sizes), device=device)
-
-    def step(
-        self,
-        state: Mapping[Tensor, Mapping[str, Tensor]],
-        learning_rate: Tensor,
-        eps: float,
-        max_norm: float | None,
-        found_inf: Tensor | None,
-    ) -> Tensor:
-        """Updates all parameters from their `grad`, and returns the norm of all gradients together, ().
-
-        Args:
-            state: {parameter: its state}, as `Adam` has it.
-            learning_rate: scalar float32.
-            eps: added to the denominator.
-            max_norm: a larger norm is clipped to it; None for no clipping.
-            found_inf: scalar float32: nothing is updated where it is 1; None for no such flag.
-        """
-        norm = torch.empty((), device=learning_rate.device)
-        members: dict[str, Tensor | float] = {
-            "squared_norms": self._squared_norms, "norm": norm, "learning_rate": learning_rate, "eps": eps,
-            "found_inf": 0 if found_inf is None else found_inf, "max_norm": -1.0 if max_norm is None else max_norm,
-        }  # fmt: skip
-        # Copies of gradients that are not contiguous must exist until the launches.
-        gradients = [cast(Tensor, p.grad).contiguous() for p in self._parameters]
-        for k, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
-            members |= {f"parameter{k}": parameter, f"gradient{k}": gradient}
-            members |= {f"{name}{k}": x for name, x in state[parameter].items()}
-        for launch in self._launches:
-            launch(len(self._squared_norms), **members)
-        return norm

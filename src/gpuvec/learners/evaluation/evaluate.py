@@ -182,11 +182,9 @@ class Evaluator:
         self._act = (players[ALL] if ALL in players else by_role(players))(self._envs)
         self._generator = self._draws.generator(seed)  # of the opponent
         self._counted: Tensor | None = None  # (E, A) bool on the CPU: agents of the policy beside an opponent
-        if opponent is not None:
-            self._act = self._act_beside(opponent, self._act)
-
-    def _act_beside(self, opponent: Callable[..., Tensor], act: Act) -> Act:
-        """Returns a function that acts by `opponent` for one agent in each environment, and by `act` for the others."""
+        if opponent is None:
+            return
+        act: Act = self._act
         num_agents = self._envs.unwrapped.num_agents
         is_opponent = torch.arange(num_agents) == torch.arange(self._envs.num_envs).unsqueeze(1) % num_agents
         self._counted, is_opponent = ~is_opponent, is_opponent.to(self._envs.device)
@@ -196,7 +194,7 @@ class Evaluator:
             mask = is_opponent.view(*is_opponent.shape, *[1] * (actions.dim() - 2))
             return torch.where(mask, opponent(*inputs, generator=self._generator).to(actions.dtype), actions)
 
-        return act_beside
+        self._act = act_beside
 
     def evaluate(self, iteration: int) -> dict[str, float]:
         """Returns the metrics of an evaluation after `iteration`, named as in `evaluation_metric_names`.

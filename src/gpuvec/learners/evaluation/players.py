@@ -168,25 +168,20 @@ def at_random(seed: int = 0) -> Player:
         one_agent = space_of_one_agent(space) if is_multi_agent(envs) else space
 
         def act(obs: Tensor, action_mask: Tensor | None = None) -> Tensor:
-            if action_mask is not None:
-                return _draw_allowed(action_mask, one_agent, generator) + start
-            uniform = torch.rand((len(obs), *size.shape), generator=generator, device=obs.device)
-            return (uniform * size).long() + start
+            if action_mask is None:
+                uniform = torch.rand((len(obs), *size.shape), generator=generator, device=obs.device)
+                return (uniform * size).long() + start
+            # The largest of equally distributed numbers is that of each allowed action with the same probability.
+            uniform = torch.rand(action_mask.shape, generator=generator, device=action_mask.device)
+            uniform.masked_fill_(~action_mask, -1.0)
+            if isinstance(one_agent, gym.spaces.MultiDiscrete):
+                parts = uniform.split(one_agent.nvec.tolist(), -1)
+                return torch.stack([component.argmax(-1) for component in parts], -1) + start
+            return uniform.argmax(-1) + start
 
         return act
 
     return player
-
-
-def _draw_allowed(action_mask: Tensor, space: gym.Space[Any], generator: torch.Generator) -> Tensor:
-    """Draws allowed actions with equal probabilities: (...) for a Discrete space of one agent, (..., K) for MultiDiscrete.
-
-    The largest of equally distributed numbers is that of each allowed action with the same probability.
-    """
-    uniform = torch.rand(action_mask.shape, generator=generator, device=action_mask.device).masked_fill_(~action_mask, -1.0)
-    if not isinstance(space, gym.spaces.MultiDiscrete):
-        return uniform.argmax(-1)
-    return torch.stack([component.argmax(-1) for component in uniform.split(space.nvec.tolist(), -1)], -1)
 
 
 def wins_or_blocks(seed: int = 0) -> Player:
@@ -273,15 +268,6 @@ class RoleView:
         self.unwrapped = self
 
 
-def _act_of_roles(acts: Mapping[str, Act]) -> Act:
-    """A function that returns {role: actions} for {role: observations} and, with masks, {role: mask}."""
-
-    def act(*inputs: Any) -> Any:
-        return {role: role_act(*(x[role] for x in inputs if role in x)) for role, role_act in acts.items()}
-
-    return act
-
-
 def by_role(players: Mapping[str, Player]) -> Player:
     """Returns a player that acts for each role by another one.
 
@@ -300,8 +286,12 @@ def by_role(players: Mapping[str, Player]) -> Player:
                 f"there must be a player for each role, {', '.join(roles)}; there is one for {', '.join(players)}."
             )
         if has_role_spaces(envs):
-            views = {role: cast(TrainingEnv, RoleView(envs, role)) for role in players}
-            return _act_of_roles({role: role_player(views[role]) for role, role_player in players.items()})
+            acts_by_name = {role: one(cast(TrainingEnv, RoleView(envs, role))) for role, one in players.items()}
+
+            def act_of_roles(*inputs: Any) -> Any:
+                return {role: role_act(*(x[role] for x in inputs if role in x)) for role, role_act in acts_by_name.items()}
+
+            return act_of_roles
         acts = [(roles[role], role_player(envs)) for role, role_player in players.items()]
 
         def act(*inputs: Tensor) -> Tensor:

@@ -119,32 +119,13 @@ class AsymmetricCNN(nn.Module):
     """A convolution and a perceptron for the policy, and a perceptron for the value of the critic's observations.
 
     Args:
-        space: the observation space of one agent, a Box of shape (C, H, W), uint8 or float32.
-        critic_features: Dc.
-        outputs: N, number of outputs of the policy.
-        hidden: sizes of the hidden layers of both perceptrons.
-        weight_init: "orthogonal" or "xavier".
-        activation: "tanh" or "relu", of the hidden layers.
-        precision: "tf32" or "bf16".
-
-    Raises:
-        ValueError: images of less than 3 rows or columns.
+        convolution: of the images.
+        layers: the perceptron behind it, and that of the critic's observations.
     """
 
-    def __init__(
-        self,
-        space: gym.Space[Any],
-        critic_features: int,
-        outputs: int,
-        hidden: Sequence[int],
-        weight_init: str = "orthogonal",
-        activation: str = "tanh",
-        precision: str = "tf32",
-    ) -> None:
+    def __init__(self, convolution: ConvolutionReLU, layers: SeparateMLP) -> None:
         super().__init__()
-        self.convolution = make_convolution(space, weight_init, PRECISIONS[precision])
-        features = self.convolution.features
-        self.layers = SeparateMLP(features, outputs, hidden, weight_init, activation, precision, critic_features)
+        self.convolution, self.layers = convolution, layers
 
     def policy(self, obs: Tensor) -> Tensor:
         """Returns the outputs of the policy, (E, N), for `obs`, (E, C, H, W); other leading dimensions are kept."""
@@ -179,7 +160,8 @@ def default_body(
     if num_axes == 3:
         if critic_features is None:
             return SharedCNN(observation_space, outputs, *layers)
-        return AsymmetricCNN(observation_space, critic_features, outputs, *layers)
+        convolution = make_convolution(observation_space, args.weight_init, PRECISIONS[args.precision])
+        return AsymmetricCNN(convolution, SeparateMLP(convolution.features, outputs, *layers, critic_features))
     if num_axes != 1:
         raise ValueError(
             f"the observation space is {observation_space}; the default networks take observations of shape (D,) or "

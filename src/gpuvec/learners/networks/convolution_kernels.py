@@ -5,7 +5,6 @@ Letters: R rows, which are images, C channels, H rows and W columns of an image,
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
-from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
+from gpuvec.learners.cuda_graphs.launches import cached_launchers
 from gpuvec.learners.networks.convolution import KERNEL_SIZE
 
 FILTERS = 16  # of a layer, as image_tiles.cuh has them
@@ -97,13 +95,6 @@ def is_supported(shape: ConvolutionShape, filters: int, device: torch.device) ->
     )
 
 
-@lru_cache(maxsize=64)
-def _launchers(shape: ConvolutionShape, device: torch.device) -> dict[str, Any]:
-    """The launchers of the kernels, which are loaded once for a device."""
-    gpu = parse_device(str(device))
-    return {name: make_tensor_launcher(kernel, gpu) for name, kernel in convolution_kernels(shape).items()}
-
-
 def _num_blocks(shape: ConvolutionShape, kernel: str, rows: int, device: torch.device) -> int:
     """The number of blocks of a launch."""
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -124,7 +115,7 @@ def convolve(images: Tensor, weight: Tensor, bias: Tensor, scale: float, dtype: 
     shape, device = ConvolutionShape((channels, height, width), images.dtype, dtype), images.device
     out = torch.empty(rows, FILTERS * shape.places, dtype=dtype, device=device)
     is_positive = torch.empty(rows, shape.groups, 32, dtype=torch.int16, device=device)
-    _launchers(shape, device)["convolve"](
+    cached_launchers(convolution_kernels, device, shape)["convolve"](
         _num_blocks(shape, "convolve", rows, device), images=images, weight=weight.contiguous(), bias=bias, out=out,
         is_positive=is_positive, num_images=rows, scale=scale,
     )  # fmt: skip
@@ -177,7 +168,7 @@ class ConvolveReLU(torch.autograd.Function):
         shape, rows, device = ctx.shape, len(images), images.device
         blocks = _num_blocks(shape, "convolution_gradient", rows, device)
         partial_gradients = torch.empty(blocks, FILTERS * (shape.taps + 1), device=device)
-        _launchers(shape, device)["convolution_gradient"](
+        cached_launchers(convolution_kernels, device, shape)["convolution_gradient"](
             blocks, images=images, out_gradient=out_gradient.contiguous(), is_positive=is_positive,
             partial_gradients=partial_gradients, num_images=rows, scale=ctx.scale,
         )  # fmt: skip

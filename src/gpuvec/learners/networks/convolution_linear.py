@@ -11,7 +11,6 @@ N outputs of the linear layer.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +20,11 @@ from torch.autograd.function import once_differentiable
 
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource, max_shared_memory
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
+from gpuvec.learners.cuda_graphs.launches import cached_launchers
 from gpuvec.learners.networks import convolution_kernels
-from gpuvec.learners.networks.bias_gradient import bias_gradient
 from gpuvec.learners.networks.convolution import KERNEL_SIZE
 from gpuvec.learners.networks.convolution_kernels import FILTERS, ConvolutionShape, split_gradient
+from gpuvec.learners.networks.linear import bias_gradient
 
 IMAGES, WARPS = 32, 8  # images of a warp, warps of a block
 # Of a multiprocessor. With fewer images most blocks would have none, and a block takes as long.
@@ -135,13 +134,6 @@ def aligned_vectors(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % VECTOR_BYTES else x
 
 
-@lru_cache(maxsize=64)
-def _launchers(shape: LayersShape, device: torch.device) -> dict[str, Any]:
-    """The launchers of the kernels, which are loaded once for a device."""
-    gpu = parse_device(str(device))
-    return {name: make_tensor_launcher(kernel, gpu) for name, kernel in layer_kernels(shape).items()}
-
-
 def _num_blocks(rows: int, device: torch.device) -> int:
     """The number of blocks of a launch; a multiprocessor has one."""
     return min(-(-rows // (IMAGES * WARPS)), torch.cuda.get_device_properties(device).multi_processor_count)
@@ -176,7 +168,7 @@ class ConvolutionLinear(torch.autograd.Function):
         features = torch.empty(rows, places * FILTERS, device=device)
         is_positive = torch.empty(rows, places, dtype=torch.int16, device=device)  # a bit for each filter
         out = torch.empty(rows, shape.outputs, device=device)
-        _launchers(shape, device)["convolution_linear"](
+        cached_launchers(layer_kernels, device, shape)["convolution_linear"](
             _num_blocks(rows, device), images=images, weight=weight.contiguous(), bias=bias.contiguous(), packed=packed,
             linear_bias=linear_bias.contiguous(), features=features, is_positive=is_positive, out=out, num_images=rows,
             scale=scale,
@@ -199,7 +191,7 @@ class ConvolutionLinear(torch.autograd.Function):
         gradient, linear_bias_gradient = bias_gradient(out_gradient, out, ctx.num_finished_blocks)
         blocks = _num_blocks(rows, device)
         partial_gradients = torch.empty(blocks, FILTERS * (shape.images.taps + 1), device=device)
-        _launchers(shape, device)["convolution_linear_gradient"](
+        cached_launchers(layer_kernels, device, shape)["convolution_linear_gradient"](
             blocks, images=images, out_gradient=aligned_vectors(gradient), packed=packed, is_positive=is_positive,
             partial_gradients=partial_gradients, num_images=rows, scale=ctx.scale,
         )  # fmt: skip

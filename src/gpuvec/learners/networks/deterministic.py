@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gpuvec.learners.networks.actor_critic import features_of
-from gpuvec.learners.networks.mlp import POLICY_GAIN, make_mlp
+from gpuvec.learners.networks.mlp import make_mlp
 from gpuvec.learners.networks.normalizer import Normalizer
 from gpuvec.learners.sampling.sampler import ActionSample, Sampler
 
@@ -58,34 +58,6 @@ class Critic(nn.Module):
         """Returns the expected return, (E,), for `obs`, (E, D), and `action`, (E, K); other leading dimensions are kept."""
         value: Tensor = self.layers(torch.cat([obs, action], -1))
         return value.squeeze(-1)
-
-
-def make_actor_and_critics(
-    features: int, components: int, hidden: Sequence[int], critics: int
-) -> tuple[nn.Module, list[nn.Module]]:
-    """Returns (actor, critics), multilayer perceptrons with the same hidden layers.
-
-    Args:
-        features: D.
-        components: K.
-        hidden: sizes of the hidden layers.
-        critics: their number.
-    """
-    actor = make_mlp((features, *hidden, components), POLICY_GAIN, nn.ReLU)
-    return actor, [Critic(features, components, hidden) for _ in range(critics)]
-
-
-def actor_and_critics_of(bodies: Sequence[Any]) -> tuple[nn.Module, list[nn.Module]]:
-    """Returns (actor, critics): the actor of the first of `bodies`, and the critic of each.
-
-    Raises:
-        TypeError: a body without these modules.
-    """
-    for body in bodies:
-        for name in ("actor", "critic"):
-            if not isinstance(getattr(body, name, None), nn.Module):
-                raise TypeError(f"{type(body).__name__} has no module {name!r}: ddpg calls actor(obs) and critic(obs, action).")
-    return bodies[0].actor, [body.critic for body in bodies]
 
 
 def require_bounded_box(space: gym.Space[Any]) -> gym.spaces.Box:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -32,7 +32,10 @@ CHECKED_ROWS = (1, 3, 256)  # the sizes of the batches of a check
 TOLERANCE = 1e-4
 MAX_LOGIT = 1e7  # absolute value; logits of forbidden actions are larger
 EXAMPLE_ROWS = 2  # torch.export takes a dimension of size 1 as fixed
+SUFFIXES = {"safetensors": SUFFIX, "onnx": ".onnx", "torch": ".pt2", "c": ".h"}
 Outputs = Mapping[str, NDArray[Any]]
+Run = Callable[[tuple[Tensor, ...]], Outputs]
+"""Runs an exported program: returns {name: array} of the outputs for inputs."""
 
 
 def export_policy(
@@ -61,11 +64,10 @@ def export_policy(
         MissingExtraError: a package that the format needs is not installed.
     """
     path = Path(path)
-    suffixes = {"safetensors": SUFFIX, **{name: each.suffix for name, each in FORMATS.items()}, "c": ".h"}
-    if file_format not in suffixes:
-        raise ValueError(f"format must be one of {', '.join(suffixes)}, got {file_format!r}.")
-    if path.suffix != suffixes[file_format]:
-        raise ValueError(f"a file of the format {file_format} ends with {suffixes[file_format]}, got {path}.")
+    if file_format not in SUFFIXES:
+        raise ValueError(f"format must be one of {', '.join(SUFFIXES)}, got {file_format!r}.")
+    if path.suffix != SUFFIXES[file_format]:
+        raise ValueError(f"a file of the format {file_format} ends with {SUFFIXES[file_format]}, got {path}.")
     if file_format == "safetensors":
         return write_file(path, policy.to_bytes(None if role is None else [policy.find_role(role)]), overwrite)
     role = policy.find_role(role)
@@ -74,13 +76,13 @@ def export_policy(
     if file_format == "c":
         content = to_c_header(program, c_prefix(path.stem), description)
     else:
-        content = FORMATS[file_format].convert(program, DESCRIPTION, json.dumps(description))
-        require_equal(program, FORMATS[file_format].load(content, program))
+        content, run = CONVERTERS[file_format](program, DESCRIPTION, json.dumps(description))
+        require_equal(program, run)
     return write_file(path, content, overwrite)
 
 
 @torch.no_grad()
-def require_equal(program: PolicyProgram, run: Callable[[tuple[Tensor, ...]], Outputs]) -> None:
+def require_equal(program: PolicyProgram, run: Run) -> None:
     """Runs an exported program on random observations, and compares it with the network.
 
     Args:
@@ -212,18 +214,8 @@ def _largest(values: NDArray[Any]) -> float:
     return float(sizes.max(initial=1.0, where=sizes < MAX_LOGIT))
 
 
-class ProgramFormat(NamedTuple):
-    """A file format of programs."""
-
-    suffix: str
-    convert: Callable[[PolicyProgram, str, str], bytes]
-    """Returns the content of a file for a program, with a name and a text for its metadata."""
-    load: Callable[[bytes, PolicyProgram], Callable[[tuple[Tensor, ...]], Outputs]]
-    """Returns the function that runs the program in a file: {name: array} of the outputs for inputs."""
-
-
-def to_onnx(program: PolicyProgram, name: str, text: str) -> bytes:
-    """Returns a program as an ONNX model.
+def to_onnx(program: PolicyProgram, name: str, text: str) -> tuple[bytes, Run]:
+    """Returns the file of a program as an ONNX model, and the function that runs the file by onnxruntime.
 
     Args:
         program: the program.
@@ -236,7 +228,7 @@ def to_onnx(program: PolicyProgram, name: str, text: str) -> bytes:
     """
     try:
         import onnx  # noqa: F401  # whether it is there
-        import onnxruntime  # noqa: F401
+        import onnxruntime
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError(
@@ -252,29 +244,17 @@ def to_onnx(program: PolicyProgram, name: str, text: str) -> bytes:
     entry = model.metadata_props.add()
     entry.key, entry.value = name, text
     content: bytes = model.SerializeToString()
-    return content
-
-
-def load_onnx(content: bytes, program: PolicyProgram) -> Callable[[tuple[Tensor, ...]], Outputs]:
-    """Returns a function that runs an ONNX model by onnxruntime: {name: array} of the outputs for inputs.
-
-    Args:
-        content: of the file.
-        program: the program that was converted, which names inputs and outputs.
-    """
-    import onnxruntime
-
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def run(inputs: tuple[Tensor, ...]) -> Outputs:
         arrays = {name: tensor.numpy() for name, tensor in zip(program.input_names, inputs, strict=True)}
         return dict(zip(program.output_names, session.run(list(program.output_names), arrays), strict=True))
 
-    return run
+    return content, run
 
 
-def to_torch_program(program: PolicyProgram, name: str, text: str) -> bytes:
-    """Returns a program as a file that `torch.export.load` reads.
+def to_torch_program(program: PolicyProgram, name: str, text: str) -> tuple[bytes, Run]:
+    """Returns the file of a program that `torch.export.load` reads, and the function that runs the file.
 
     Args:
         program: the program.
@@ -288,23 +268,9 @@ def to_torch_program(program: PolicyProgram, name: str, text: str) -> bytes:
     with _quiet_export():
         exported = torch.export.export(program, _example_inputs(program), dynamic_shapes=_dynamic_shapes(program))
         torch.export.save(exported, buffer, extra_files={name: text})
-    return buffer.getvalue()
-
-
-def load_torch_program(content: bytes, program: PolicyProgram) -> Callable[[tuple[Tensor, ...]], Outputs]:
-    """Returns a function that runs a torch.export program: {name: array} of the outputs for inputs.
-
-    Args:
-        content: of the file.
-        program: the program that was converted, which names the outputs.
-    """
-    with _quiet_export():
-        module = torch.export.load(io.BytesIO(content)).module()
-
-    def run(inputs: tuple[Tensor, ...]) -> Outputs:
-        return to_arrays(program, module(*inputs))
-
-    return run
+        # The file is loaded, so that what is checked is its content.
+        module = torch.export.load(io.BytesIO(buffer.getvalue())).module()
+    return buffer.getvalue(), lambda inputs: to_arrays(program, module(*inputs))
 
 
 def to_arrays(program: PolicyProgram, outputs: tuple[Tensor, ...]) -> Outputs:
@@ -317,10 +283,7 @@ def to_arrays(program: PolicyProgram, outputs: tuple[Tensor, ...]) -> Outputs:
     return {name: tensor.numpy(force=True) for name, tensor in zip(program.output_names, outputs, strict=True)}
 
 
-FORMATS = {
-    "onnx": ProgramFormat(".onnx", to_onnx, load_onnx),
-    "torch": ProgramFormat(".pt2", to_torch_program, load_torch_program),
-}
+CONVERTERS: dict[str, Callable[[PolicyProgram, str, str], tuple[bytes, Run]]] = {"onnx": to_onnx, "torch": to_torch_program}
 
 
 def _example_inputs(program: PolicyProgram) -> tuple[Tensor, ...]:

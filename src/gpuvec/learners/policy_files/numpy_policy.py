@@ -140,31 +140,24 @@ class NumpyPolicy:
             obs: (..., D); in environments with observations of a critic these, (..., Dc).
             role: the role of the agents; None if there is only one policy.
         """
-        network, args = self._network(role)
-        has_critic_obs = self.spaces[self.find_role(role)].critic_observation is not None
-        x = normalize(network, "critic_normalizer" if has_critic_obs else "normalizer", obs)
-        if not args.shared:
-            return run_layers(network, "body.critic", x, args.activation, is_last=True)[..., 0]
-        return self._head(network, x, args)[..., num_outputs(self.spaces[self.find_role(role)].action)]
+        spaces = self.spaces[self.find_role(role)]
+        x = self._run(role, "critic", "normalizer" if spaces.critic_observation is None else "critic_normalizer", obs)
+        return x[..., num_outputs(spaces.action) if self.args[self.find_role(role)].shared else 0]
 
     def _outputs(self, obs: Any, action_mask: Any, role: str | None) -> FloatArray:
         """The outputs of the policy's network, (..., N)."""
-        network, args = self._network(role)
-        x = normalize(network, "normalizer", obs)
-        if args.shared:
-            outputs = self._head(network, x, args)[..., : num_outputs(self.spaces[self.find_role(role)].action)]
-        else:
-            outputs = run_layers(network, "body.actor", x, args.activation, is_last=True)
+        outputs = self._run(role, "actor", "normalizer", obs)[..., : num_outputs(self.spaces[self.find_role(role)].action)]
         return outputs if action_mask is None else np.where(np.asarray(action_mask, bool), outputs, FORBIDDEN)
 
-    def _head(self, network: Mapping[str, NDArray[Any]], x: FloatArray, args: OnPolicyArgs) -> FloatArray:
+    def _run(self, role: str | None, part: str, normalizer: str, obs: Any) -> FloatArray:
+        """The outputs of a part of a role's network, or of the layer that all its parts share."""
+        network, args = self._networks[self.find_role(role)], self.args[self.find_role(role)]
+        x = normalize(network, normalizer, obs)
+        if not args.shared:
+            return run_layers(network, f"body.{part}", x, args.activation, is_last=True)
         hidden = run_layers(network, "body.trunk", x, args.activation, is_last=False)
         outputs: FloatArray = hidden @ network["body.head.weight"].T + network["body.head.bias"]
         return outputs
-
-    def _network(self, role: str | None) -> tuple[dict[str, NDArray[Any]], OnPolicyArgs]:
-        role = self.find_role(role)
-        return self._networks[role], self.args[role]
 
 
 def needs_torch(contents: Mapping[str, Any]) -> bool:

@@ -27,9 +27,10 @@ import numpy as np
 import gpuvec
 from gpuvec.errors import CheckpointError, MissingExtraError, StateError, install_command
 from gpuvec.learners.algorithms import describes_network
+from gpuvec.learners.config.setting_types import with_tuples
 from gpuvec.learners.config.training_config import OnPolicyArgs, TrainingArgs
 from gpuvec.learners.environments import AgentSpaces
-from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_roles, require_settings
+from gpuvec.learners.runs.content_checks import require_keys, require_mapping, require_settings
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import parse_json
 from gpuvec.learners.runs.trusted_code import SIGNATURE, Signature, digest_of, import_code, sign
@@ -257,24 +258,17 @@ def parse_description(text: str) -> dict[str, Any]:
         )
     require_keys(values, KEYS, "", exact=True)
     args, spaces = {}, {}
-    for role, policy in require_roles(values["policies"], "policies").items():
+    for role, policy in require_mapping(values["policies"], "policies", may_be_empty=False).items():
         path = f"policies.{role}"
         if not role or "/" in role:
             raise CheckpointError(f"{path} must be a role without a slash.")
         require_keys(require_mapping(policy, path), ("settings", "spaces"), path, exact=True)
         settings = require_mapping(policy["settings"], f"{path}.settings")
-        settings = {**_to_tuples(settings), **{name: values[name] for name in ENV_SETTINGS}}
+        settings = {**with_tuples(settings), **{name: values[name] for name in ENV_SETTINGS}}
         args[role], spaces[role] = {**ADDED_SETTINGS, **settings}, require_mapping(policy["spaces"], f"{path}.spaces")
     if not isinstance(values["gpuvec"], str):
         raise CheckpointError(f"gpuvec must be the version that wrote the file, got {reprlib.repr(values['gpuvec'])}.")
     return {"args": args, "spaces": spaces, "gpuvec": values["gpuvec"]}
-
-
-def _to_tuples(value: Any) -> Any:
-    """Settings with tuples, for which JSON has lists."""
-    if isinstance(value, dict):
-        return {name: _to_tuples(part) for name, part in value.items()}
-    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
 def split_tensors(tensors: Mapping[str, Any], roles: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -156,7 +156,8 @@ class HistoryRecorder:
     ) -> None:
         self._args, self._on_results, self._begun = args, on_results, begun
         self._first_iteration = self._iteration = first_iteration
-        self._results: list[NDArray[np.float32]] = []
+        self.results: list[NDArray[np.float32]] = []
+        """The numbers of each launch that was read, (iterations, metrics, P)."""
         self._seconds: list[float] = []
         self._evaluations: dict[int, NDArray[np.float32]] = {}  # {iteration: returns (P,)}
         self._reads = deque[Readout]()
@@ -179,18 +180,14 @@ class HistoryRecorder:
         """
         while len(self._reads) > keep:
             results = self._reads.popleft().take().clone().numpy()  # a copy, because a readout has pinned memory
-            self._add(results)
+            # The time of a launch is divided equally among its iterations.
+            now = time.perf_counter()
+            self._seconds += (np.linspace(self._last, now, len(results) + 1)[1:] - self._begin).tolist()
+            self.results.append(results)
+            self._iteration += len(results)
+            self._last = now
             if self._on_results is not None:
                 self._on_results(self._args, self._iteration, results)
-
-    def _add(self, results: NDArray[np.float32]) -> None:
-        """Adds the numbers of a launch, whose time is divided equally among its iterations."""
-        now = time.perf_counter()
-        seconds = np.linspace(self._last, now, len(results) + 1)[1:] - self._begin
-        self._seconds += seconds.tolist()
-        self._results.append(results)
-        self._iteration += len(results)
-        self._last = now
 
     def evaluate_if_due(self, population: PopulationPath, end: int) -> None:
         """Evaluates all agents after each `evaluate_every` iterations and the last one, outside of the time of the training.
@@ -210,16 +207,6 @@ class HistoryRecorder:
         self._begin += seconds
         self._last += seconds
 
-    @property
-    def last_results(self) -> NDArray[np.float32]:
-        """The numbers of the last launch that was read, (iterations, metrics, P)."""
-        return self._results[-1]
-
-    @property
-    def seconds(self) -> float:
-        """The time of all launches so far."""
-        return self._last - self._begin
-
     def result(self, population: PopulationPath) -> PopulationResult:
         """Waits for all reads, and returns the result of the training so far, with its history from the beginning.
 
@@ -229,7 +216,7 @@ class HistoryRecorder:
         self.finish_reads()
         args, state = self._args, population.state_dict()
         tensors = state["tensors"]
-        results = np.concatenate(self._results) if self._results else np.zeros((0, len(METRICS), args.num_agents), np.float32)
+        results = np.concatenate(self.results) if self.results else np.zeros((0, len(METRICS), args.num_agents), np.float32)
         iterations = self._first_iteration + 1 + np.arange(len(results))
         eval_return = np.full((len(results), args.num_agents), np.nan, np.float32)
         for iteration, returns in self._evaluations.items():
@@ -368,7 +355,7 @@ def train_population(
             recorder.evaluate_if_due(population, end)
             recorder.finish_reads(keep=1 if on_launch is None and reads_late(device) else 0)
             if on_launch is not None:
-                on_launch(population, recorder.last_results)
+                on_launch(population, recorder.results[-1])
             if population.iteration < end and checkpoints.is_due(population.iteration):
                 checkpoints.write(recorder.result(population))
         return recorder.result(population)

@@ -11,7 +11,7 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -148,20 +148,27 @@ class NpzReader:
             raise self.error(f"{name[:80]!r} cannot be read ({str(error)[:80]})") from error
         return x
 
-    def read_all(self, prefix: str = "", names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
-        """Returns {name without the prefix: array} of arrays.
-
-        Args:
-            prefix: of the names; "" for all.
-            names: those of the arrays, without the prefix; None for all that begin with the prefix.
+    def read_all(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+        """Returns {name without the prefix: array} of the arrays whose names begin with a `prefix`.
 
         Raises:
-            CheckpointError: an array is missing, or its content is damaged.
+            CheckpointError: the content of an array is damaged.
         """
-        selected = [name.removeprefix(prefix) for name in self.specs if name.startswith(prefix)] if names is None else names
-        if missing := [name for name in selected if prefix + name not in self.specs]:
-            raise self.error(f"it has no array {prefix + missing[0]!r}")
-        return {name: self.read(prefix + name) for name in selected}
+        return {name.removeprefix(prefix): self.read(name) for name in self.specs if name.startswith(prefix)}
+
+    def read_expected(self, expected: Mapping[str, tuple[tuple[int, ...], Any]], prefix: str = "") -> dict[str, NDArray[Any]]:
+        """Returns {name without the prefix: array} of arrays, after a check of all of them.
+
+        Args:
+            expected: {name without the prefix: (shape, dtype)}.
+            prefix: of the names.
+
+        Raises:
+            CheckpointError: an array is missing, has another shape or type, or its content is damaged.
+        """
+        for name, (shape, dtype) in expected.items():
+            self.require(prefix + name, shape, dtype)
+        return {name: self.read(prefix + name) for name in expected}
 
     def record(self) -> dict[str, Any]:
         """Returns the JSON object of the file.

@@ -33,8 +33,6 @@ from gpuvec.learners.runs.content_checks import (
     describe,
     require_keys,
     require_mapping,
-    require_network,
-    require_roles,
     require_settings,
 )
 from gpuvec.learners.runs.folder import RunFolder
@@ -267,12 +265,12 @@ def require_checkpoint(checkpoint: object, num_shards: int = 1) -> dict[str, Any
         file_format = reprlib.repr(checkpoint["format"])
         raise CheckpointError(f"it has the format {file_format}; this gpuvec reads {FORMAT}: use the version that wrote it.")
     require_keys(checkpoint, KEYS[:2], "", exact=False)
-    settings = require_roles(checkpoint["args"], "args")
+    settings = require_mapping(checkpoint["args"], "args", may_be_empty=False)
     for role, values in settings.items():
         require_settings(values, f"args.{role}")
     optional_keys = tuple(name for name in OPTIONAL_KEYS if name in checkpoint)
     require_keys(checkpoint, KEYS + optional_keys, "", exact=True)
-    policies = require_roles(checkpoint["policies"], "policies")
+    policies = require_mapping(checkpoint["policies"], "policies", may_be_empty=False)
     require_keys(policies, tuple(settings), "policies", exact=False)
     require_keys(require_mapping(checkpoint["generators"], "generators"), tuple(policies), "generators", exact=True)
     for role, state in checkpoint["generators"].items():
@@ -286,7 +284,11 @@ def require_checkpoint(checkpoint: object, num_shards: int = 1) -> dict[str, Any
         else:
             _require_tensor(value, name)
     for role in settings:
-        require_network(policies[role], f"policies.{role}")
+        path = f"policies.{role}"
+        for name, value in require_mapping(require_mapping(policies[role], path).get("network"), f"{path}.network").items():
+            _require_tensor(value, f"{path}.network.{name}")
+            if not value.isfinite().all():
+                raise CheckpointError(f"{path}.network.{name} is not finite: training diverged before it was saved.")
     iteration = checkpoint["iteration"]
     if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 <= iteration <= MAX_COUNT:
         raise CheckpointError(f"iteration must be an integer of at least 0, got {reprlib.repr(iteration)}.")

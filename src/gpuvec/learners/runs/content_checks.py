@@ -39,54 +39,21 @@ def require_settings(values: object, path: str) -> None:
         raise CheckpointError(f"{path} cannot be used: {error}") from error
 
 
-def require_network(policy: Any, path: str) -> None:
-    """Checks that a trained policy has a network whose numbers are finite.
-
-    Args:
-        policy: what the file contained, expected as {"network": {name: tensor}}; other keys are allowed.
-        path: the name of this part in the file, for messages.
-
-    Raises:
-        CheckpointError: there is no network, or a part of it is no tensor or not finite.
-    """
-    from torch import Tensor
-
-    network = require_mapping(require_mapping(policy, path).get("network"), f"{path}.network")
-    for name, value in network.items():
-        if not isinstance(value, Tensor):
-            raise CheckpointError(f"{path}.network.{name} must be a tensor, got {describe(value)}.")
-        if not value.isfinite().all():
-            raise CheckpointError(f"{path}.network.{name} is not finite: training diverged before it was saved.")
-
-
-def require_roles(value: object, path: str) -> Mapping[str, Any]:
-    """Returns a value if it is a mapping of one or more roles.
-
-    Args:
-        value: what the file contained.
-        path: the name of this part in the file, for messages.
-
-    Raises:
-        CheckpointError: it is something else, or empty.
-    """
-    by_role = require_mapping(value, path)
-    if not by_role:
-        raise CheckpointError(f"{path} is empty.")
-    return by_role
-
-
-def require_mapping(value: object, path: str) -> Mapping[str, Any]:
+def require_mapping(value: object, path: str, may_be_empty: bool = True) -> Mapping[str, Any]:
     """Returns a value if it is a mapping whose keys are strings.
 
     Args:
         value: what the file contained.
         path: the name of this part in the file, for messages.
+        may_be_empty: whether it may have no keys; a mapping of roles has one or more.
 
     Raises:
-        CheckpointError: it is something else.
+        CheckpointError: it is something else, or empty.
     """
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise CheckpointError(f"{path} must be a dict with strings as keys, got {describe(value)}.")
+    if not (value or may_be_empty):
+        raise CheckpointError(f"{path} is empty.")
     return value
 
 

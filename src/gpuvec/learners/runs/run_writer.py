@@ -56,8 +56,7 @@ from gpuvec.learners.runs.records import (
 from gpuvec.learners.runs.sinks import NO_TRACKING, JsonLines, TensorBoard, Tracker, Tracking
 from gpuvec.learners.runs.trusted_code import signing_problem
 from gpuvec.learners.shards.join import job_store
-from gpuvec.learners.shards.process_group import Processes
-from gpuvec.learners.shards.sharding import comparable_settings
+from gpuvec.learners.shards.process_group import Processes, comparable_settings
 from gpuvec.learners.shards.torchrun import Sharding, Sync, number_of_shards, read_launch
 
 if TYPE_CHECKING:
@@ -652,7 +651,7 @@ def recorded_sync(folder: RunFolder) -> Sync:
 
 
 def _processes_record(folder: RunFolder) -> dict[str, Any]:
-    """The contents of processes.json; empty for a run of one shard."""
+    """The contents of processes.json, which must be readable if it is there; empty for a run of one shard."""
     if PROCESSES not in folder.file_names():
         return {}
     record = parse_json(folder.read(PROCESSES, MAX_RECORD_BYTES))

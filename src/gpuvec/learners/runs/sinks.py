@@ -93,8 +93,9 @@ class TensorBoard:
     video_suffix = ".gif"  # a browser plays it among TensorBoard's images
 
     def __init__(self, folder: Path, args: Mapping[str, Any], num_env_steps: int) -> None:
-        writer_class = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter
-        self._writer = writer_class(str(folder / "tensorboard"), purge_step=num_env_steps + 1 if num_env_steps else None)
+        self._writer = _import("tensorboard").SummaryWriter(
+            str(folder / "tensorboard"), purge_step=num_env_steps + 1 if num_env_steps else None
+        )
         self._writer.add_text("args", "\n".join(f"    {name} = {value!r}" for name, value in args.items()))
 
     def log(self, metrics: Mapping[str, float]) -> None:
@@ -151,7 +152,7 @@ class Tracker:
     video_suffix = ".mp4"
 
     def __init__(self, package: str, folder: Path, args: Mapping[str, Any], num_env_steps: int, tracking: Tracking) -> None:
-        self._tracker, self._package, self._step, self._has_failed = _import(package, package), package, num_env_steps, False
+        self._tracker, self._package, self._step, self._has_failed = _import(package), package, num_env_steps, False
         settings = os.environ if package == "wandb" else {}  # which arguments of `init` would overrule
         options: dict[str, Any] = {
             "project": tracking.wandb_project or settings.get("WANDB_PROJECT") or PROJECT,
@@ -233,7 +234,7 @@ class Tracking:
             ValueError: an option is for a package to which nothing is sent.
         """
         for name in self.log:
-            _import("torch.utils.tensorboard" if name == "tensorboard" else name, name)
+            _import(name)
         for option, packages in (("project", TRACKERS), ("entity", ("wandb",)), ("name", TRACKERS)):
             if getattr(self, f"wandb_{option}") and not set(packages) & set(self.log):
                 raise ValueError(f"--wandb-{option} is for --log {' or '.join(packages)}, which was not given.")
@@ -293,9 +294,9 @@ def read_metric_lines(folder: RunFolder, iteration: int) -> list[bytes]:
     return lines
 
 
-def _import(module: str, package: str) -> Any:
+def _import(package: str) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module("torch.utils.tensorboard" if package == "tensorboard" else package)
     except ImportError as error:
         extra = "train" if package == "tensorboard" else package
         raise MissingExtraError(

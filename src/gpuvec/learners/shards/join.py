@@ -59,15 +59,19 @@ def join_processes(device: str, start_seconds: float = START_SECONDS) -> Iterato
         yield _joined or Processes()
         return
     store = _meet(launch, start_seconds)
-    monitor = _watch_others(launch, store, start_seconds)
+    parent = os.getppid() if launch.run_id else None  # torchrun may have been killed
+    monitor = HeartbeatMonitor(launch.rank, connect_heartbeats(launch, store, start_seconds), _end_exchanges, parent)
     try:
         _joined = _make_groups(launch, store, device)
         yield _joined
         monitor.say_goodbye()
     except BaseException as error:
-        if _is_loss(error, monitor):
+        # The numbers of a training are wrong after exchanges were aborted.
+        is_consequence = isinstance(error, RuntimeError | NonFiniteError) and not isinstance(error, ProcessesError)
+        if isinstance(error, LostProcessError) or (monitor.loss and is_consequence):
             raise _reported_loss(error, store, launch, monitor) from error
-        _publish(store, f"failed/{launch.rank}", " ".join(str(error).split()) or type(error).__name__)
+        with suppress(RuntimeError):  # The process that has the store may be the one that ended.
+            store.set(f"failed/{launch.rank}", " ".join(str(error).split()) or type(error).__name__)
         if isinstance(error, ProcessesError | NonFiniteError):  # which all processes raise
             monitor.say_goodbye()
         raise
@@ -80,25 +84,12 @@ def join_processes(device: str, start_seconds: float = START_SECONDS) -> Iterato
         monitor.close()
 
 
-def _watch_others(launch: Launch, store: Any, seconds: float) -> HeartbeatMonitor:
-    """Begins to watch whether the other processes are alive."""
-
-    def end_exchanges() -> None:
-        joined = _joined
-        with suppress(ValueError, RuntimeError):  # The training may be about to close the groups.
-            if joined is not None:
-                joined.groups.abort()
-
-    # torchrun may have been killed.
-    parent = os.getppid() if launch.run_id else None
-    return HeartbeatMonitor(launch.rank, connect_heartbeats(launch, store, seconds), end_exchanges, parent)
-
-
-def _is_loss(error: BaseException, monitor: HeartbeatMonitor) -> bool:
-    """Returns whether a training ended because another process did; its numbers are wrong after exchanges were aborted."""
-    if isinstance(error, LostProcessError):
-        return True
-    return bool(monitor.loss) and isinstance(error, RuntimeError | NonFiniteError) and not isinstance(error, ProcessesError)
+def _end_exchanges() -> None:
+    """Ends exchanges that would wait for a process that is lost; the training may be about to close the groups."""
+    joined = _joined
+    with suppress(ValueError, RuntimeError):
+        if joined is not None:
+            joined.groups.abort()
 
 
 def _reported_loss(error: BaseException, store: Any, launch: Launch, monitor: HeartbeatMonitor) -> LostProcessError:
@@ -282,11 +273,6 @@ def _make_device_group(processes: Processes, device: str) -> None:
     else:
         torch.cuda.set_device(device)
         processes.groups.device = dist.new_group(backend="nccl", timeout=timeout, device_id=torch.device(device))
-
-
-def _publish(store: Any, name: str, text: str) -> None:
-    with suppress(RuntimeError):  # The process that has the store may be the one that ended.
-        store.set(name, text)
 
 
 def _reason(store: Any, launch: Launch, monitor: HeartbeatMonitor) -> tuple[int | None, str]:

@@ -57,7 +57,10 @@ def read_launch(variables: Mapping[str, str] | None = None) -> Launch | None:
     if missing := [name for name in REQUIRED if name not in variables]:
         raise ProcessesError(f"the environment variables {', '.join(missing)} are missing: start the processes with torchrun.")
     defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 0, "TORCHELASTIC_RESTART_COUNT": 0}
-    rank, size, local_rank, port, restarts = (_integer(variables, *item) for item in defaults.items())
+    texts = {name: variables.get(name, str(default)) for name, default in defaults.items()}
+    if problems := [f"{name} must be a number, got {text!r}" for name, text in texts.items() if not text.isdecimal()]:
+        raise ProcessesError(f"the environment variable {problems[0]}.")
+    rank, size, local_rank, port, restarts = map(int, texts.values())
     if not 0 <= rank < size:
         raise ProcessesError(f"RANK must be from 0 to WORLD_SIZE - 1, got {rank} of {size}.")
     run_id = variables.get("TORCHELASTIC_RUN_ID", "")
@@ -76,13 +79,6 @@ def number_of_shards(sharding: Sharding, num_processes: int) -> int:
     if not sharding.deterministic_shards or sharding.sync == "iteration":
         return num_processes
     return 1 if read_launch() is None else DEFAULT_SHARDS
-
-
-def _integer(variables: Mapping[str, str], name: str, default: int) -> int:
-    text = variables.get(name, str(default))
-    if not text.isdecimal():
-        raise ProcessesError(f"the environment variable {name} must be a number, got {text!r}.")
-    return int(text)
 
 
 def process_device(setting: str) -> str:

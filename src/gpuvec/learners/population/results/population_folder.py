@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.algorithms import ALL, args_from_json, args_to_dict
+from gpuvec.learners.algorithms import ALL, args_from_dict, args_to_dict
+from gpuvec.learners.config.setting_types import with_tuples
 from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.population.population_args import AGENT_SETTINGS, PopulationArgs
 from gpuvec.learners.population.results.population_history import (
@@ -262,9 +263,9 @@ def population_base(values: object) -> PPOArgs:
     Raises:
         CheckpointError: a setting is missing, unknown or out of its range.
     """
-    settings = require_mapping(values, "base")
-    require_settings({name: tuple(x) if isinstance(x, list) else x for name, x in settings.items()}, "base")
-    args = args_from_json(settings)
+    settings = with_tuples(require_mapping(values, "base"))
+    require_settings(settings, "base")
+    args = args_from_dict(settings)
     if not isinstance(args, PPOArgs):
         raise CheckpointError("base is not of the algorithm ppo.")
     return args

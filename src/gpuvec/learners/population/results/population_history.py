@@ -124,18 +124,15 @@ def read_history(reader: NpzReader, num_agents: int, prefix: str = "") -> Popula
     names = [name.removeprefix(prefix) for name in reader.specs if name.startswith(prefix)]
     columns = [name for name in names if name.startswith(("setting.", "param."))]
     expected |= dict.fromkeys(columns, ((num_agents,), np.float64))
-    for name, (shape, dtype) in expected.items():
-        reader.require(prefix + name, shape, dtype)
-    arrays = reader.read_all(prefix, expected)
+    arrays = reader.read_expected(expected, prefix)
     groups: dict[str, Any] = {}
     for group, start in PREFIXES.items():
         groups[group] = {name.removeprefix(f"{start}."): x for name, x in arrays.items() if name.startswith(f"{start}.")}
     own: dict[str, Any] = {name: arrays[name] for name in PopulationHistory._fields if name not in PREFIXES}
     history = PopulationHistory(**own, **groups)
-    steps, seconds = history.steps, history.seconds
-    if not len(steps) or steps[0] < 1 or (np.diff(steps) < 1).any():
+    if not len(history.steps) or (np.diff(history.steps, prepend=0) < 1).any():
         raise reader.error(f"{prefix}steps must be numbers above 0 that ascend")
-    if not np.isfinite(seconds).all() or seconds[0] < 0.0 or (np.diff(seconds) < 0.0).any():
+    if not np.isfinite(history.seconds).all() or (np.diff(history.seconds, prepend=0.0) < 0.0).any():
         raise reader.error(f"{prefix}seconds must be numbers of at least 0 that do not descend")
     if history.fault.min() < 0 or history.fault.max() >= len(FAULTS):
         raise reader.error(f"{prefix}fault has a number that is not known")

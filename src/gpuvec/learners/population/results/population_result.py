@@ -10,12 +10,13 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
+
 from gpuvec.learners.algorithms import ALL, args_to_dict
 from gpuvec.learners.cuda_graphs.settings import ordinary_tensors
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.results.population_history import PopulationHistory
 from gpuvec.learners.population.state.environment import select_rows
-from gpuvec.learners.population.state.parameters import load_network
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.training import make_learner, make_training_env
 
@@ -54,7 +55,9 @@ class PopulationResult(NamedTuple):
         with closing(make_training_env(self.args.agent(k), self.args.base.num_envs or 1)) as env:
             network = PPO.make_network(self.args.base, env.single_observation_space, env.single_action_space)
         network.to(self.args.base.device)
-        load_network(network, self.state["tensors"]["parameters"], k)
+        with torch.no_grad():
+            for name, p in network.named_parameters():
+                p.copy_(self.state["tensors"]["parameters"][name][k])
         if network.normalizer is not None:
             network.normalizer.load_state_dict(self._moments(k))
         return network

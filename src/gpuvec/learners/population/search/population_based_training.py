@@ -14,7 +14,7 @@ Letters: P agents, V changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -306,11 +306,11 @@ def population_based_training(
     else:
         schedule = begun.schedule
     exploration = Exploration(args, schedule)
-    observers: Sequence[OnLaunch] = (exploration,) if on_launch is None else (on_launch, exploration)
 
     def after_launch(population: PopulationPath, results: NDArray[np.float32]) -> None:
-        for observer in observers:
-            observer(population, results)
+        if on_launch is not None:
+            on_launch(population, results)
+        exploration(population, results)
 
     first_values = {name: column[0] for name, column in schedule.settings.items()}
     base = replace(args.base, anneal_lr=False)
@@ -383,9 +383,7 @@ def _read_schedule(reader: NpzReader, args: PBTArgs, iteration: int) -> PBTSched
         "sources": ((changes, agents), np.int64),
     }
     expected |= {f"setting.{each.name}": ((changes + 1, agents), np.float64) for each in args.parameters}
-    for name, (shape, dtype) in expected.items():
-        reader.require(SCHEDULE + name, shape, dtype)
-    arrays = reader.read_all(SCHEDULE, expected)
+    arrays = reader.read_expected(expected, SCHEDULE)
     iterations, sources = arrays["iterations"], arrays["sources"]
     expected_changes = min(iteration, args.base.iterations - 1) // args.interval
     if changes != expected_changes or not np.array_equal(iterations, args.interval * np.arange(1, changes + 1)):

@@ -1,4 +1,6 @@
-"""The settings that a search varies, samples of them, and the trials in its folder. This module imports torch where it draws.
+"""The settings of a search and those that it varies, samples of them, and the trials in its folder.
+
+This module imports torch where it draws.
 
 Letters: N samples.
 """
@@ -8,17 +10,19 @@ from __future__ import annotations
 import math
 import reprlib
 import sys
-import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.config.training_config import PPOArgs
-from gpuvec.learners.population.population_args import AGENT_SETTINGS
+from gpuvec.learners.config.training_config import MAX_COUNT, PPOArgs
+from gpuvec.learners.config.tuned import NUM_ENVS
+from gpuvec.learners.population.population_args import AGENT_SETTINGS, MAX_AGENTS
+from gpuvec.learners.runs.archives import NpzReader
+from gpuvec.learners.runs.comparison import reward_threshold
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES, SWEEP, parse_json
 
@@ -26,6 +30,8 @@ FloatArray = NDArray[np.float64]
 SamplerName = Literal["sobol", "random"]
 PARAMS_PREFIX = "params."  # of the names of parameters of the environment
 TRIALS = "trials.npz"
+EVALUATIONS = 16
+"""The number of evaluations of a confirmation, if `evaluate_every` does not say it."""
 
 
 class SearchParameter(NamedTuple):
@@ -136,6 +142,78 @@ def split_columns(columns: dict[str, FloatArray]) -> tuple[dict[str, list[float]
     return settings, params
 
 
+@dataclass(frozen=True)
+class SweepArgs:
+    """The settings of a search.
+
+    Raises:
+        ValueError: a value out of its range; the message names it and what is allowed.
+    """
+
+    base: PPOArgs = field(default_factory=PPOArgs)
+    """The settings that all trials share. `num_envs` and `total_steps` are those of one agent. All agents are evaluated at the
+    end of each part, and after every `evaluate_every` iterations of the confirmation; by default 16 times in it if the
+    environment has a reward threshold."""
+    parameters: tuple[SearchParameter, ...] = ()
+    """The settings that are varied."""
+    num_trials: int = 64
+    """Number of trials, N."""
+    num_seeds: int = 1
+    """Number of seeds of each trial, S, which are the same for all trials."""
+    sampler: SamplerName = "sobol"
+    """How trials are drawn."""
+    halvings: int = 2
+    """How often the worse trials end; 0 to train all of them to the end."""
+    reduction: int = 4
+    """The factor by which the number of trials decreases, and the length of their training increases."""
+    num_confirmed: int = 3
+    """Number of the best trials that are trained again, from the beginning, on fresh seeds."""
+    confirmation_seeds: int = 10
+    """Number of these seeds."""
+
+    def __post_init__(self) -> None:
+        minima = {"num_trials": 1, "num_seeds": 1, "halvings": 0, "reduction": 2, "num_confirmed": 1, "confirmation_seeds": 1}
+        for name, minimum in minima.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
+        agents = {"trials": self.num_trials * self.num_seeds, "confirmed trials": self.num_confirmed * self.confirmation_seeds}
+        for name, count in agents.items():
+            if count > MAX_AGENTS:
+                raise ValueError(f"the {name} need {count:,} agents, and at most {MAX_AGENTS:,} train at once.")
+        if self.halvings > math.log(MAX_COUNT, self.reduction):
+            raise ValueError(f"reduction ** halvings must be at most {MAX_COUNT:,}: give fewer halvings.")
+        if self.sampler not in ("sobol", "random"):
+            raise ValueError(f"sampler must be sobol or random, got {self.sampler!r}.")
+        require_search_space(self.parameters, self.base)
+
+    @property
+    def confirmation_interval(self) -> int | None:
+        """The number of iterations between two evaluations of the confirmation, which is the resolution of its steps.
+
+        None for an evaluation at the end alone, if the environment has no threshold to reach.
+        """
+        if math.isnan(reward_threshold(self.base.env)):
+            return self.base.evaluate_every
+        return self.base.evaluate_every or max(1, self._iterations // EVALUATIONS)
+
+    @property
+    def _iterations(self) -> int:
+        return replace(self.base, num_envs=self.base.num_envs or NUM_ENVS).resolved("cpu").iterations
+
+    @property
+    def rungs(self) -> list[tuple[int, int]]:
+        """The parts before the confirmation: the number of trials in each, and the iteration after which it ends.
+
+        A training with few iterations has fewer parts, since each part has at least one.
+        """
+        parts: dict[int, int] = {}
+        for k in range(self.halvings + 1):
+            trials = max(min(self.num_confirmed, self.num_trials), self.num_trials // self.reduction**k)
+            parts.setdefault(math.ceil(self._iterations / self.reduction ** (self.halvings - k)), trials)
+        return [(trials, end) for end, trials in parts.items()]
+
+
 class Trials(NamedTuple):
     """The trials of a search."""
 
@@ -191,15 +269,29 @@ def read_trials(folder: RunFolder) -> Trials:
     if TRIALS not in folder.file_names():
         raise FileNotFoundError(f"{folder.path} has no {TRIALS}: no part of the search is finished.")
     with folder.open(TRIALS) as file:
-        try:
-            with np.load(file, allow_pickle=False) as saved:
-                arrays = {name: saved[name] for name in (*(each.name for each in parameters), "score", "part")}
-        except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
-            raise CheckpointError(f"{folder.path / TRIALS} is damaged: it has not the trials of a search ({error}).") from error
-    parts = arrays.pop("part")
-    if any(x.shape != (len(parts),) or x.dtype != np.float64 for x in arrays.values()) or parts.dtype.kind != "i":
-        raise CheckpointError(f"{folder.path / TRIALS} is damaged: it has not a number for each trial.")
+        reader = NpzReader(file, str(folder.path / TRIALS))
+        columns = read_columns(reader, parameters, (reader.specs.get("part", ((),))[0] or (0,))[0])
     base = record.get("base")
-    env = str(base.get("env", "?"))[:80] if isinstance(base, dict) else "?"
-    scores = arrays.pop("score")
-    return Trials(env, parameters, arrays, scores, parts.astype(np.int64))
+    return Trials(str(base.get("env", "?"))[:80] if isinstance(base, dict) else "?", parameters, *columns)
+
+
+def read_columns(
+    reader: NpzReader, parameters: Sequence[SearchParameter], count: int, prefix: str = ""
+) -> tuple[dict[str, FloatArray], FloatArray, NDArray[np.int64]]:
+    """Returns the values, the scores and the parts of the trials in a file, as `Trials` has them.
+
+    Args:
+        reader: the file, which anybody may have written.
+        parameters: the settings that were varied.
+        count: N.
+        prefix: of the names of the arrays.
+
+    Raises:
+        CheckpointError: an array is missing, or is not of so many numbers.
+    """
+    expected = {
+        **dict.fromkeys((*(each.name for each in parameters), "score"), ((count,), np.float64)),
+        "part": ((count,), np.int64),
+    }
+    values = reader.read_expected(expected, prefix)
+    return values, values.pop("score"), values.pop("part")

@@ -60,22 +60,20 @@ class AgentState:
     """
 
     def __init__(self, args: PopulationArgs, network: ActorCritic, layout: AgentLayout | None = None) -> None:
-        device, num_agents = args.base.device, args.num_agents
+        device = args.base.device
         self.layout = layout or ParameterLayout(network)
         self.parameters = initial_parameters(network, args.base, args.seeds, self.layout).to(device)
         zeros = torch.zeros_like(self.parameters)
-        self.adam = AdamState(zeros, zeros.clone(), torch.zeros(num_agents, device=device))
+        self.adam = AdamState(zeros, zeros.clone(), torch.zeros(args.num_agents, device=device))
         columns = {name: args.column(name) for name in AGENT_SETTINGS}
-        self.settings = {
-            name: torch.tensor(column, dtype=torch.float64, device=device) for name, column in columns.items()
-        }  # fmt: skip
-        self.episodes = EpisodeStatistics.initial(num_agents * (args.base.num_envs or 1), device)
-        self.stopped_at = torch.full((num_agents,), RUNNING, dtype=torch.int64, device=device)
-        self.fault = torch.zeros(num_agents, dtype=torch.int64, device=device)
+        self.settings = {name: torch.tensor(x, dtype=torch.float64, device=device) for name, x in columns.items()}
+        self.episodes = EpisodeStatistics.initial(args.num_agents * (args.base.num_envs or 1), device)
+        self.stopped_at = torch.full((args.num_agents,), RUNNING, dtype=torch.int64, device=device)
+        self.fault = torch.zeros(args.num_agents, dtype=torch.int64, device=device)
         self.num_rollouts = torch.zeros((), dtype=torch.int64, device=device)
         numbers = {"stopped_at": self.stopped_at, "fault": self.fault}
         learned = {"parameters": self.parameters, **self.adam._asdict(), **numbers}
-        self._copy = AgentCopier(device, learned, self.episodes.last_return.view(num_agents, -1))
+        self._copy = AgentCopier(device, learned, self.episodes.last_return.view(args.num_agents, -1))
 
     @property
     def is_running(self) -> Tensor:

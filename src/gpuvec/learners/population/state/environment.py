@@ -27,8 +27,7 @@ def make_population_env(args: PopulationArgs) -> TrainingEnv:
         ValueError: an environment that a population does not support.
         GpuvecError: as `VectorEnv`, for example for a parameter that shapes the environment and cannot differ between rows.
     """
-    base, num_envs = args.base, args.base.num_envs
-    assert num_envs is not None, "the settings are resolved"
+    base, num_envs = args.base, args.base.num_envs or 1
     if "per_env" in base.params:
         raise ValueError("base.params has per_env, which a population sets itself: give values of each agent in `params`.")
     params = {**base.params, **{name: np.repeat(column, num_envs).tolist() for name, column in args.params.items()}}
@@ -36,30 +35,18 @@ def make_population_env(args: PopulationArgs) -> TrainingEnv:
         base.env, args.num_agents * num_envs, {**params, "per_env": tuple(args.params)},
         device=base.device, output="torch", autoreset_mode="SameStep", buffers=1, backend=base.backend,
     )  # fmt: skip
-    try:
-        _require_supported(env, base.env)
-    except ValueError:
-        env.close()
-        raise
+    problems = {
+        "has many agents, which a population does not support": is_multi_agent(env),
+        "has an action mask, which a population does not support": env.action_mask_shape is not None,
+        "has observations of a critic, which a population does not support": critic_space_of_agent(env) is not None,
+        f"has the observation space {env.single_observation_space}, and a population takes observations of shape (D,)":
+            len(env.single_observation_space.shape or ()) != 1,
+    }  # fmt: skip
+    for problem, is_true in problems.items():
+        if is_true:
+            env.close()
+            raise ValueError(f"{base.env} {problem}: train one policy, without --population.")
     return env
-
-
-def _require_supported(env: TrainingEnv, name: str) -> None:
-    """Raises ValueError for an environment that a population does not support."""
-    reason = ""
-    if is_multi_agent(env):
-        reason = "has many agents"
-    elif env.action_mask_shape is not None:
-        reason = "has an action mask"
-    elif critic_space_of_agent(env) is not None:
-        reason = "has observations of a critic"
-    if reason:
-        raise ValueError(f"{name} {reason}, which a population does not support: train one policy, without --population.")
-    if len(env.single_observation_space.shape or ()) != 1:
-        raise ValueError(
-            f"the observation space of {name} is {env.single_observation_space}, and a population takes observations of shape "
-            "(D,): train one policy, without --population."
-        )
 
 
 def row_streams(args: PopulationArgs) -> RowStreams:
@@ -69,9 +56,7 @@ def row_streams(args: PopulationArgs) -> RowStreams:
         args: the settings, resolved.
     """
     num_envs = args.base.num_envs or 1
-    return RowStreams(
-        [seed for seed in args.seeds for _ in range(num_envs)], list(range(num_envs)) * args.num_agents
-    )  # fmt: skip
+    return RowStreams([seed for seed in args.seeds for _ in range(num_envs)], list(range(num_envs)) * args.num_agents)
 
 
 def select_rows(env: TrainingEnv, saved: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:

@@ -95,19 +95,6 @@ def evaluate_layers(layers: Layers, x: Tensor, activation: str) -> Tensor:
     return x
 
 
-def load_network(network: ActorCritic, views: Mapping[str, Tensor], k: int) -> None:
-    """Copies the parameters of agent `k` into a network.
-
-    Args:
-        network: the network.
-        views: the parameters of all agents by name, (P, ...).
-        k: the number of the agent.
-    """
-    with torch.no_grad():
-        for name, p in network.named_parameters():
-            p.copy_(views[name][k])
-
-
 def initial_parameters(network: ActorCritic, args: PPOArgs, seeds: Sequence[int], layout: AgentLayout) -> Tensor:
     """Returns the initial parameters of agents, (P, N) on the CPU, equal to those of single trainings with the same seeds.
 

@@ -66,7 +66,27 @@ def state_from_arrays(reader: NpzReader, prefix: str, args: PopulationArgs) -> d
     for name in names:
         if not name.startswith((TENSORS, BUFFERS)) and name not in (SEED, ITERATION):
             raise reader.error(f"its array {prefix + name[:80]!r} is not known")
-    _require_tensors(reader, prefix + TENSORS, args.num_agents, rows)
+    of_tensors = prefix + TENSORS
+    names = [name.removeprefix(of_tensors) for name in reader.specs if name.startswith(of_tensors)]
+    groups = {name.partition("/")[0] for name in names}
+    if missing := [name for name in REQUIRED if name not in groups]:
+        raise reader.error(f"its state lacks {missing[0]}")
+    if unknown := sorted(groups - {*REQUIRED, *OPTIONAL}):
+        raise reader.error(f"its state has {unknown[0][:80]!r}, which is not known")
+    for name in AGENT_SETTINGS:
+        reader.require(f"{of_tensors}settings/{name}", (args.num_agents,), np.float64)
+    for name in ("stopped_at", "fault"):
+        reader.require(of_tensors + name, (args.num_agents,), np.int64)
+    reader.require(f"{of_tensors}adam_step", (args.num_agents,), np.float32)
+    reader.require(f"{of_tensors}num_rollouts", (), np.int64)
+    for name in names:
+        group = name.partition("/")[0]
+        shape, dtype = reader.specs[of_tensors + name]
+        length = rows if group in ROWS else args.num_agents
+        if group not in COMMON and shape[:1] != (length,):
+            raise reader.error(f"{of_tensors + name[:80]!r} must have {length:,} rows, got the shape {str(shape)[:80]}")
+        if group in FLOATS and (dtype != np.float32 or f"{of_tensors}parameters/{name.partition('/')[2]}" not in reader.specs):
+            raise reader.error(f"{of_tensors + name[:80]!r} must be the float32 numbers of a parameter")
     try:
         tensors, buffers = (to_tensors(nest(reader.read_all(prefix + group))) for group in (TENSORS, BUFFERS))
     except ValueError as error:
@@ -77,27 +97,3 @@ def state_from_arrays(reader: NpzReader, prefix: str, args: PopulationArgs) -> d
     if iteration < 0 or int(tensors["num_rollouts"]) != iteration:
         raise reader.error("its iteration is not the number of rollouts")
     return {"tensors": tensors, "env": {"buffers": buffers, "seed": seeds}, "iteration": iteration}
-
-
-def _require_tensors(reader: NpzReader, prefix: str, num_agents: int, rows: int) -> None:
-    """Raises CheckpointError unless the arrays of the tensors have the names, types and first axes of a population."""
-    names = [name.removeprefix(prefix) for name in reader.specs if name.startswith(prefix)]
-    groups = {name.partition("/")[0] for name in names}
-    if missing := [name for name in REQUIRED if name not in groups]:
-        raise reader.error(f"its state lacks {missing[0]}")
-    if unknown := sorted(groups - {*REQUIRED, *OPTIONAL}):
-        raise reader.error(f"its state has {unknown[0][:80]!r}, which is not known")
-    for name in AGENT_SETTINGS:
-        reader.require(f"{prefix}settings/{name}", (num_agents,), np.float64)
-    for name in ("stopped_at", "fault"):
-        reader.require(prefix + name, (num_agents,), np.int64)
-    reader.require(f"{prefix}adam_step", (num_agents,), np.float32)
-    reader.require(f"{prefix}num_rollouts", (), np.int64)
-    for name in names:
-        group = name.partition("/")[0]
-        shape, dtype = reader.specs[prefix + name]
-        length = rows if group in ROWS else num_agents
-        if group not in COMMON and shape[:1] != (length,):
-            raise reader.error(f"{prefix + name[:80]!r} must have {length:,} rows, got the shape {str(shape)[:80]}")
-        if group in FLOATS and (dtype != np.float32 or f"{prefix}parameters/{name.partition('/')[2]}" not in reader.specs):
-            raise reader.error(f"{prefix + name[:80]!r} must be the float32 numbers of a parameter")
