@@ -228,7 +228,7 @@ MISSING_BARRIERS = {
     "derivatives from products": ("gradient.cuh", "h1[i] : h2[i]);\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
     "gradients from their norm": (
         "update.cuh",
-        "compute_gradient(b, shared, network, k, sums);\n            ",
+        "compute_gradient(b, shared, network, k, sums, exp_avg_sq);\n            ",
         "__syncthreads();",
     ),
     "weights from products": ("update.cuh", "weights + 8 * j, l);\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
