@@ -189,7 +189,8 @@ def test_each_gpu_has_a_variant(capability, expected, monkeypatch) -> None:
     from gpuvec.learners.population.kernel import kernel_population
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(kernel_population, "max_shared_memory", lambda device: 5)
+    monkeypatch.setattr(kernel_population, "parse_device", lambda device: device)
+    monkeypatch.setattr(kernel_population, "max_shared_memory", {"cuda:0": 5}.get)
     assert kernel_population.device_variant("cuda:0") == expected
     assert kernel_population.reason_without_kernel(PopulationArgs(PPOArgs()).resolved("cuda:0")) == ""
 

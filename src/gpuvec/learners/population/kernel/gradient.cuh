@@ -1,7 +1,7 @@
 // The gradient of a minibatch: both layers forward, the objective, and back, for TILES of 64 samples at a time.
 //
-// Activations stay in registers as left operands, and are stored once, as operands of the weights' gradients: of all tiles at a
-// time, or of TILES_STORED, where shared memory is small. The products of one tile are issued before those of the other are awaited.
+// Activations stay in registers as left operands, and are stored once, as operands of the weights' gradients: those of
+// TILES_STORED tiles at a time. Asynchronous products of one tile are issued before those of the other are awaited.
 #pragma once
 #include "objective.cuh"
 
@@ -113,7 +113,7 @@ __device__ __forceinline__ void forward(
             wait_products<TILES - 1>();
             activate(h1[i], first[i]);
             fence_products(), o.multiply_edge<8>(second[i], one, AT_EDGE, BIAS_COLUMN);
-            o.multiply_weights<true>(second[i], h1[i], AT_W2), commit_products();
+            o.add_weights(second[i], h1[i], AT_W2), commit_products();
             if (STORES_ALL_TILES) store_first_layer(o, i, h1[i]);
             finish_tile();
         }
@@ -130,8 +130,8 @@ __device__ __forceinline__ void forward(
     for (int i = 0; i < TILES; i++) complete(z[i]);
 }
 
-// Adds the gradients of the TILES_STORED tiles from FIRST on to `sums`, or sets them. The activations h1 and h2 become the derivatives
-// by the sums of their layers.
+// Adds the gradients of the TILES_STORED tiles from FIRST on to `sums`, or sets them. The activations h1 and h2 become the
+// derivatives by the sums of their layers.
 template <bool ADD, int FIRST> __device__ __forceinline__ void add_tiles(
     SharedMemory& shared, int network, const InputFragments& x, TileFragments& h1, TileFragments& h2, const u32 (&dz)[Z / 8][4],
     GradientSums& sums) {
@@ -140,7 +140,7 @@ template <bool ADD, int FIRST> __device__ __forceinline__ void add_tiles(
     const Operands o = operands_of(shared.networks[l.network], l);
     float by_last[TILES][32], by_first[TILES][32];
     u32 left[TILES][OUTPUT_STEPS][4];
-    // From the derivatives by the sums of the second layer to those of the first, whose sums are awaited if they are asynchronous.
+    // From the derivatives by the sums of the second layer to those of the first.
     auto multiply_back = [&](int i) {
         fence_products(), o.multiply_transposed(by_first[i], h2[i], AT_SECOND_COPY), commit_products();
         o.store_activations(AT_D2 + i % TILES_STORED * LAYER_BYTES, h2[i]);

@@ -1,7 +1,8 @@
 // The updates of an iteration: gradients, their norm over both networks, and the steps of Adam.
 //
 // FP32 weights and moments of the second layer belong to the thread that has the matching sum of the gradient, in registers,
-// but for the second moments, which are in shared memory, or in global memory where they do not fit. The small parameters are distributed over the threads in order.
+// but for the second moments, which are in shared memory, or in global memory where they do not fit. The small parameters are
+// distributed over the threads in order.
 #pragma once
 #include "adam.cuh"
 #include "gradient.cuh"
@@ -232,7 +233,8 @@ __device__ __forceinline__ void step_network(const Batch& b, SharedMemory& share
     NetworkMemory& m = shared.networks[l.network];
     // All moments first, so that no store is between their loads.
 #pragma unroll
-    for (int i = 0; i < OWNED && !SECOND_MOMENTS_IN_SHARED; i++) step_of_adam(weights[i], exp_avg[i], exp_avg_sq[i], sums.w2[i], f);
+    for (int i = 0; i < OWNED && !SECOND_MOMENTS_IN_SHARED; i++)
+        step_of_adam(weights[i], exp_avg[i], exp_avg_sq[i], sums.w2[i], f);
     if (!SECOND_MOMENTS_IN_SHARED) store_pairs(b.exp_avg_sq, exp_avg_sq, l);
 #pragma unroll
     for (int i = 0; i < OWNED / 4 && SECOND_MOMENTS_IN_SHARED; i++) {

@@ -16,7 +16,7 @@ __device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const fl
     activate(h1, first);
     if (LAYERS == 2) {
         fence_products(), o.multiply_edge<8>(second, one, AT_EDGE, BIAS_COLUMN);
-        o.multiply_weights<true>(second, h1, AT_W2), commit_products(), wait_products<0>();
+        o.add_weights(second, h1, AT_W2), commit_products(), wait_products<0>();
         activate(h2, second);
     }
     fence_products(), o.multiply_transposed(z, LAYERS == 2 ? h2 : h1, AT_LAST_COPY), commit_products(), wait_products<0>();

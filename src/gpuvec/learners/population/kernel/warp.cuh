@@ -3,14 +3,14 @@
 // The interface, the fragments and the sums of a lane are those of warpgroup.cuh, so that a product has 64 rows, of which warp w
 // has rows 16w to 16w + 15. Products are complete when they are issued.
 //
-// An operand in shared memory is a tile of 64 rows: groups of eight columns, in which the 16 bytes of a row follow those of the row
-// before it. So eight rows of a group are in different banks without a swizzle. `ldmatrix` transposes what it loads, so that
+// An operand in shared memory is a tile of 64 rows: groups of eight columns, in which the 16 bytes of a row follow those of the
+// row before it. So eight rows of a group are in different banks without a swizzle. `ldmatrix` transposes what it loads, so that
 // weights need no transposed copies, and activations are stored as they are in registers, a sample in a row.
 #pragma once
 #include "instructions.cuh"
 
-constexpr int TILE = 64;                         // rows of a tile
-constexpr int ALIGNMENT = 128, EDGE_STEP = 8;    // bytes of a tile's address, and columns of the edge tiles that are read at a time
+constexpr int TILE = 64;                       // rows of a tile
+constexpr int ALIGNMENT = 128, EDGE_STEP = 8;  // bytes of a tile's address, and columns of the edge tiles that are read at a time
 constexpr bool HAS_TRANSPOSED_COPIES = false, ARE_PRODUCTS_ASYNCHRONOUS = false;
 constexpr u32 GROUP_BYTES = TILE * 16, EIGHT_ROWS = 8 * 16;
 
@@ -33,8 +33,8 @@ template <int COUNT> __device__ __forceinline__ void complete(float (&)[COUNT]) 
 // registers of both.
 __device__ __forceinline__ void finish_tile() { __syncwarp(); }
 
-// The operands of a network, whose memory begins at `base`, by their offsets in bytes: where a lane loads 32 rows of a group, where
-// it loads those of the first of the 16 units of a warp, and where it stores fragments.
+// The operands of a network, whose memory begins at `base`, by their offsets in bytes. A lane loads 32 rows of a group from `rows`,
+// 16 rows of two groups from `pair`, and those of the warp's 16 units from `units`; it stores its words of fragments at `store`.
 struct Operands {
     u32 rows, units, pair, store;
 
@@ -61,9 +61,8 @@ struct Operands {
         for (int i = 0; i < 32; i++) sums[i] = 0.0f;
         add_columns<COLUMNS>(sums, left, edge + column / 8 * GROUP_BYTES);
     }
-    // sums (+)= left * right for 64 columns of left fragments, and of a tile of weights.
-    template <bool ADD> __device__ __forceinline__ void multiply_weights(float (&sums)[32], const u32 (*left)[4], u32 right) const {
-        static_assert(ADD, "the sums have begun");
+    // sums += left * right for 64 columns of left fragments, and of a tile of weights.
+    __device__ __forceinline__ void add_weights(float (&sums)[32], const u32 (*left)[4], u32 right) const {
         add_columns<64>(sums, left, right);
     }
     // sums = left * right, where the rows of weights are the columns of left fragments.
@@ -71,7 +70,8 @@ struct Operands {
     __device__ __forceinline__ void multiply_transposed(float (&sums)[COUNT], const u32 (*left)[4], u32 right) const {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) sums[i] = 0.0f;
-        add_rows(sums, [&](int k, u32 (&x)[4]) { x[0] = left[k][0], x[1] = left[k][1], x[2] = left[k][2], x[3] = left[k][3]; }, right);
+        auto load_left = [&](int k, u32 (&x)[4]) { x[0] = left[k][0], x[1] = left[k][1], x[2] = left[k][2], x[3] = left[k][3]; };
+        add_rows(sums, load_left, right);
     }
     // sums (+)= left * right for the samples of NUM_TILES tiles of activations, which are left_pitch and right_pitch bytes apart.
     template <bool ADD, int NUM_TILES, int COUNT> __device__ __forceinline__ void multiply_activations(
@@ -80,11 +80,12 @@ struct Operands {
         for (int i = 0; i < COUNT && !ADD; i++) sums[i] = 0.0f;
 #pragma unroll
         for (int i = 0; i < NUM_TILES; i++) {
-            add_rows(sums, [&](int k, u32 (&x)[4]) {
-                u32 y[4];
+            auto load_left = [&](int k, u32 (&x)[4]) {
+                u32 y[4];  // eight samples of eight units, the next eight samples, then the same of the next eight units
                 load_matrix_transposed(y, units + left + i * left_pitch + 2 * k * EIGHT_ROWS);
                 x[0] = y[0], x[1] = y[2], x[2] = y[1], x[3] = y[3];
-            }, right + i * right_pitch);
+            };
+            add_rows(sums, load_left, right + i * right_pitch);
         }
     }
     // The same, of which row 0 are sums over samples.

@@ -103,9 +103,9 @@ struct Operands {
             else multiply<true, 32>(sums, (const u32*)left[k], right);
         }
     }
-    // sums (+)= left * right for 64 columns of left fragments, and of a tile of weights.
-    template <bool ADD> __device__ __forceinline__ void multiply_weights(float (&sums)[32], const u32 (*left)[4], u32 right) const {
-        multiply_fragments<ADD, 4>(sums, left, tile(right));
+    // sums += left * right for 64 columns of left fragments, and of a tile of weights.
+    __device__ __forceinline__ void add_weights(float (&sums)[32], const u32 (*left)[4], u32 right) const {
+        multiply_fragments<true, 4>(sums, left, tile(right));
     }
     // sums = left * right, where the rows of weights are the columns of left fragments: of their transposed copy.
     template <int COUNT>
