@@ -4,6 +4,7 @@ The settings are those that PureJaxRL publishes, as in `peers/jax_population.py`
 on CartPole, 500 k steps of each agent. The parts are:
 
     kernel   the kernel whose blocks are agents, on CartPole, with the agents that learn
+    portable the same with the instructions of other GPUs, and with their shared memory: see --variants
     batched  batched operations, on CartPole, for a few iterations
     envs     the kernel on other environments
     start    seconds from `gpuvec train --population` to the first iteration, with an empty cache of kernels and a full one
@@ -12,7 +13,7 @@ on CartPole, 500 k steps of each agent. The parts are:
 
 Steps are counted from the second launch on, with the time to read the metrics of all agents. `whole` is all of
 `train_population`, with compilation and initial weights; `start` and `sweep` count from the start of the process. On a CPU,
-where `kernel` and `envs` fail, all other parts use batched operations.
+where `kernel`, `portable` and `envs` fail, all other parts use batched operations.
 """
 
 from __future__ import annotations
@@ -75,6 +76,26 @@ class Training(NamedTuple):
     iterations: int  # of each agent
     launch: int  # iterations between two reads of the metrics
     fused: bool  # whether the kernel trains
+    variant: str = ""  # one of `VARIANTS`, or "" for that of the GPU
+
+
+# {compute capability: kilobytes of shared memory of a block}, which the portable kernel has as on such a GPU.
+VARIANTS = {"8.0": 163, "8.6": 99, "9.0": 227}
+
+
+@contextmanager
+def portable_kernel(variant: str) -> Iterator[None]:
+    """Trains with the portable kernel in the block, as on a GPU of the compute capability `variant`; "" changes nothing."""
+    from gpuvec.learners.population.kernel import kernel_population
+    from gpuvec.learners.population.kernel.population_kernel import KernelVariant
+
+    selected = kernel_population.device_variant
+    if variant:
+        kernel_population.device_variant = lambda device: KernelVariant(True, VARIANTS[variant] * 1024)
+    try:
+        yield
+    finally:
+        kernel_population.device_variant = selected
 
 
 def default_fused(device: str) -> bool | str:
@@ -95,10 +116,11 @@ def measure_training(figures: Figures, name: str, training: Training, device: st
     from gpuvec.learners.population.population_training import train_population
     from gpuvec.learners.ppo import PPOArgs
 
-    env, num_agents, iterations, launch, fused = training
+    env, num_agents, iterations, launch, fused, _ = training
     base = PPOArgs(env=f"gpuvec/{env}", device=device, total_steps=iterations * STEPS, fused=fused, **SETTINGS)
     start = time.perf_counter()
-    result = train_population(PopulationArgs(base, num_agents), iterations_per_launch=launch)
+    with portable_kernel(training.variant):
+        result = train_population(PopulationArgs(base, num_agents), iterations_per_launch=launch)
     whole, history = time.perf_counter() - start, result.history
     counted = history.seconds[-1] - history.seconds[launch - 1]
     rate = num_agents * (iterations - launch) * STEPS / counted / 1e6
@@ -240,10 +262,15 @@ def list_rows(figures: Figures, arguments: Any, cache: str) -> Iterator[tuple[st
     """
     agents, middle = arguments.agents, arguments.agents[len(arguments.agents) // 2]
     trainings = [("kernel", Training(CARTPOLE, n, arguments.iterations, arguments.launch, True)) for n in agents]
+    of_kernel = Training(CARTPOLE, middle, arguments.iterations, arguments.launch, True)
+    trainings += [("portable", of_kernel._replace(variant=variant)) for variant in arguments.variants]
     trainings += [("envs", Training(env, middle, arguments.short, arguments.short // 4, True)) for env in OTHERS]
     trainings += [("batched", Training(CARTPOLE, n, arguments.batched, 1, False)) for n in agents]
     for part, training in trainings:
-        name = f"{'kernel' if training.fused else 'batched'}.{training.env}.{training.num_agents}"
+        kind = (
+            f"portable-{training.variant.replace('.', '')}" if training.variant else "kernel" if training.fused else "batched"
+        )
+        name = f"{kind}.{training.env}.{training.num_agents}"
         yield part, name, partial(measure_training, figures, name, training, arguments.device)
     for n in agents[1:] or agents:
         yield "start", f"start.{CARTPOLE}.{n}", partial(measure_start, figures, n, cache, arguments)
@@ -255,9 +282,10 @@ def list_rows(figures: Figures, arguments: Any, cache: str) -> Iterator[tuple[st
 def main() -> None:
     """Measures each part."""
     parser = make_parser(__doc__)
-    parts = ("kernel", "batched", "envs", "start", "pbt", "sweep")
+    parts = ("kernel", "portable", "batched", "envs", "start", "pbt", "sweep")
     parser.add_argument("--parts", nargs="*", choices=parts, default=parts, metavar="PART")
     parser.add_argument("--agents", nargs="*", type=int, default=[132, 2048, 16_384], metavar="P")
+    parser.add_argument("--variants", nargs="*", choices=VARIANTS, default=list(VARIANTS), help="of the portable kernel")
     parser.add_argument("--iterations", type=int, default=976, metavar="N", help="of the kernel on CartPole")
     parser.add_argument("--short", type=int, default=200, metavar="N", help="iterations on other environments")
     parser.add_argument("--batched", type=int, default=8, metavar="N", help="iterations of batched operations")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.gpu.sanitizer_learners import MISSING_BARRIERS, POPULATION_ENVS
+from tests.gpu.sanitizer_learners import MISSING_BARRIERS, POPULATION_ENVS, PORTABLE_POPULATIONS
 from tests.support.population_emulation import CASES
 
 from benchmarks.tools.measure import Figures
@@ -32,7 +32,7 @@ BUNDLED_ENVS = tuple(registered_envs("gpuvec"))
 TARGET = Path(__file__).with_name("sanitizer_target.py")
 FUSED_ENVS = ("CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0")
 NAMES = {
-    "population": (*POPULATION_ENVS, *CASES),  # takes longest, and so begins first
+    "population": (*POPULATION_ENVS, *PORTABLE_POPULATIONS, *CASES),  # takes longest, and so begins first
     "env": BUNDLED_ENVS,
     "game": (
         "direct-all", "direct-nearest", "tiled-all", "tiled-argmin", "tiled-argmin-of-1000",

@@ -220,6 +220,8 @@ def run_learner_kernels(name: str) -> None:
 
 
 POPULATION_ENVS = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCarContinuous-v0")
+PORTABLE_POPULATIONS = {"CartPole (8.0)": "8.0", "CartPole (8.6)": "8.6"}
+"""{name: variant}, with the instructions and the shared memory of GPUs other than the one at hand."""
 # Barriers of the kernel of a population, by what they separate: a file, the text before a barrier, and the barrier.
 MISSING_BARRIERS = {
     "values from advantages": ("population.cu", "evaluate_rest(shared, samples, l);\n    ", "__syncthreads();"),
@@ -228,7 +230,7 @@ MISSING_BARRIERS = {
     "derivatives from products": ("gradient.cuh", "h1[i] : h2[i]);\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
     "gradients from their norm": (
         "update.cuh",
-        "compute_gradient(b, shared, network, k, sums);\n            ",
+        "compute_gradient(b, shared, network, k, sums, exp_avg_sq);\n            ",
         "__syncthreads();",
     ),
     "weights from products": ("update.cuh", "weights + 8 * j, l);\n    publish_stores();\n    ", "sync_warpgroup(l.network);"),
@@ -244,9 +246,10 @@ VISIBLE_ACCESSES = {
 
 def train_population_kernel(name: str) -> None:
     """Trains two agents in a bundled environment, or in a case of the tests that emulate the kernel."""
-    from tests.support.population_emulation import CASES, Emulation
+    from tests.support.population_emulation import CASES, VARIANTS, Emulation
 
     from gpuvec.learners.config.training_config import PPOArgs
+    from gpuvec.learners.population.kernel import kernel_population
     from gpuvec.learners.population.population_args import PopulationArgs
     from gpuvec.learners.population.population_training import train_population
 
@@ -256,9 +259,14 @@ def train_population_kernel(name: str) -> None:
         assert not emulation.fault.any()
         assert emulation.parameters.isfinite().all()
         return
+    env, variant = name, kernel_population.device_variant("cuda:0")
     sizes: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "update_epochs": 2, "num_minibatches": 2, "total_steps": 256}
-    args = PPOArgs(env=f"gpuvec/{name}", params={"max_episode_steps": 15}, device="cuda:0", fused=True, **sizes)
-    history = train_population(PopulationArgs(args, 2), iterations_per_launch=1).history
+    if name in PORTABLE_POPULATIONS:  # with minibatches of two tiles, of which one is stored at a time for 8.6
+        env, variant = "CartPole-v1", VARIANTS[PORTABLE_POPULATIONS[name]]
+        sizes |= {"num_steps": 64, "total_steps": 512}
+    args = PPOArgs(env=f"gpuvec/{env}", params={"max_episode_steps": 15}, device="cuda:0", fused=True, **sizes)
+    with mock.patch.object(kernel_population, "device_variant", return_value=variant):
+        history = train_population(PopulationArgs(args, 2), iterations_per_launch=1).history
     assert np.isfinite(history.metrics["value_loss"]).all()
 
 

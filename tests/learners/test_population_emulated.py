@@ -11,7 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gymnasium.spaces import Box, Discrete
-from tests.support.population_emulation import ACTION_SEEDS, CASES, ORDER_SEEDS, SETTINGS, Case, Emulation, steps_of_env
+from tests.support.population_emulation import (
+    ACTION_SEEDS,
+    CASES,
+    ORDER_SEEDS,
+    SETTINGS,
+    VARIANTS,
+    Case,
+    Emulation,
+    require_variant,
+    steps_of_env,
+)
 
 from gpuvec.learners.buffers.minibatches import SampleOrder
 from gpuvec.learners.buffers.rollout_buffer import Samples
@@ -23,26 +33,44 @@ from gpuvec.random import Key, normal, unit, word
 pytestmark = pytest.mark.compile
 
 
+# Every case with Hopper's own products, and with those of any GPU in the least shared memory.
+EMULATED = {name: (name, "own") for name in CASES} | {f"{name} (8.6)": (name, "8.6") for name in CASES}
+EMULATED |= {f"two actions ({variant})": ("two actions", variant) for variant in ("8.0", "9.0")}
 # On a GPU the stores and products are asynchronous, which the emulation cannot show.
-ON_GPU = [pytest.param((name, True), marks=pytest.mark.gpu, id=f"{name} on a GPU") for name in CASES]
+ON_GPU = [
+    pytest.param((name, variant, True), marks=pytest.mark.gpu, id=f"{name} ({variant}) on a GPU")
+    for name in CASES
+    for variant in VARIANTS
+]
 
 
 @pytest.fixture(scope="module")
 def compile_case(tmp_path_factory):
-    return functools.cache(lambda name, device: Emulation(CASES[name], tmp_path_factory.mktemp("population"), device))
+    return functools.cache(
+        lambda name, variant, device: Emulation(
+            CASES[name], tmp_path_factory.mktemp("population"), device, variant=VARIANTS[variant]
+        )
+    )
 
 
 def requested_case(request, compile_case) -> Emulation:
-    name, on_gpu = request.param
-    return compile_case(name, f"{request.getfixturevalue('gpu')}:0" if on_gpu else "")
+    name, variant, on_gpu = request.param
+    device = f"{request.getfixturevalue('gpu')}:0" if on_gpu else ""
+    if on_gpu:
+        require_variant(variant)
+    return compile_case(name, variant, device)
 
 
-@pytest.fixture(params=[*(pytest.param((name, False), id=name) for name in CASES), *ON_GPU])
+@pytest.fixture(params=[*(pytest.param((*case, False), id=name) for name, case in EMULATED.items()), *ON_GPU])
 def emulation(request, compile_case) -> Emulation:
     return requested_case(request, compile_case)
 
 
-@pytest.fixture(params=[pytest.param(("two actions", False), id="emulated"), ON_GPU[0]])
+SMALL = [pytest.param(("two actions", "own", False), id="emulated"), *ON_GPU[: len(VARIANTS)]]
+SMALL.insert(1, pytest.param(("two actions", "8.6", False), id="emulated (8.6)"))
+
+
+@pytest.fixture(params=SMALL)
 def small(request, compile_case) -> Emulation:
     return requested_case(request, compile_case)
 
@@ -272,14 +300,31 @@ def test_launches_and_other_agents_change_no_bit(small) -> None:
     small.agents = (0, 1)
 
 
-@pytest.mark.parametrize("name", ["two actions", "32 actions, 40 features"])
+@pytest.mark.parametrize(
+    "name",
+    ["two actions", "32 actions, 40 features", "two actions (8.6)", "32 actions, 40 features (8.6)", "two actions (8.0)"],
+)
 def test_no_bit_depends_on_the_order_of_threads_nor_on_the_time_of_products(name, compile_case, tmp_path) -> None:
-    emulation, reverse = compile_case(name, ""), Emulation(CASES[name], tmp_path, reverse=True)
+    case, variant = EMULATED[name]
+    emulation = compile_case(case, variant, "")
+    reverse = Emulation(CASES[case], tmp_path, reverse=True, variant=VARIANTS[variant])
     emulation.reset()
     results = emulation.run(1), reverse.run(1)
     assert not emulation.fault.any()
     assert equal(*results)
     assert equal(emulation.state_of(1), reverse.state_of(1))
+
+
+def test_shared_memory_of_other_gpus_changes_no_bit(compile_case) -> None:
+    """What does not fit into it is computed in the same order from global memory."""
+    emulations = [compile_case("two actions", variant, "") for variant in ("9.0", "8.0", "8.6")]
+    assert len({emulation.shape.memory for emulation in emulations}) == 3
+    results = []
+    for emulation in emulations:
+        emulation.reset()
+        results.append([*emulation.run(1), *emulation.state_of(0), *emulation.state_of(1)])
+    assert equal(results[0], results[1])
+    assert equal(results[0], results[2])
 
 
 def test_a_gradient_beyond_the_range_of_fp16_is_finite(small) -> None:

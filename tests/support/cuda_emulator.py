@@ -261,7 +261,7 @@ PTX_REPLACEMENTS = {  # {pattern of PTX: the same for a CPU}
     r'asm volatile\("cp\.async\.wait_group (\d+);" ::: "memory"\);': r"wait_for_groups(\1);",
     r"extern __shared__ __align__\(\d+\) char (\w+)\[\];": r"char* \1 = block->dynamic_memory;",
 }  # fmt: skip
-HEADERS_FOR_CPU = {"wgmma.cuh": Path(__file__).with_name("wgmma_on_cpu.cuh")}
+HEADERS_FOR_CPU = {f"{name}.cuh": Path(__file__).with_name(f"{name}_on_cpu.cuh") for name in ("instructions", "wgmma")}
 LANE, ROW = "const unsigned lane = threadIdx.x % 32;", "block->dynamic_memory + __shfl_sync(~0u, row, 8 * q + "
 FUNCTION_BODIES = {  # {signature of a function with PTX: its body on a CPU}
     "void mma(float* s, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)": "multiply_add<16>(s, {a0, a1, a2, a3, b0, b1});",

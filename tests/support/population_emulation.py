@@ -8,20 +8,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from tests.support.cuda_emulator import emulate
 from torch import Tensor
 
 from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions
-from gpuvec.engine.backends.cuda.nvrtc import CudaSource
+from gpuvec.engine.backends.cuda.nvrtc import CudaSource, max_shared_memory
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.config.training_config import PPOArgs
 from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import SeparateMLP
-from gpuvec.learners.population.kernel.population_kernel import KernelParameterLayout, PopulationShape, population_kernel
+from gpuvec.learners.population.kernel.population_kernel import (
+    HOPPER,
+    KernelParameterLayout,
+    KernelVariant,
+    PopulationShape,
+    population_kernel,
+)
 from gpuvec.learners.population.population_args import METRICS
 from gpuvec.learners.population.state.parameters import evaluate_layers, layers_of
 
@@ -106,8 +113,26 @@ CASES = {
 }
 
 
-def compile_env_functions(shape: PopulationShape, constants: dict[str, int | str]) -> bytes:
-    """Returns the environment's functions as LTO-IR."""
+VARIANTS = {
+    "own": HOPPER,
+    "9.0": KernelVariant(True, 227 * 1024),
+    "8.0": KernelVariant(True, 163 * 1024),
+    "8.6": KernelVariant(True, 99 * 1024),
+}
+"""Hopper's own kernel, and the portable one with the shared memory of a compute capability."""
+
+
+def require_variant(name: str) -> None:
+    """Skips a test on a GPU that cannot run one of `VARIANTS`."""
+    variant, device = VARIANTS[name], parse_device("cuda:0")
+    if not variant.is_portable and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("Hopper's own kernel needs compute capability 9.0")
+    if variant.max_shared_bytes > max_shared_memory(device):
+        pytest.skip(f"a block has {max_shared_memory(device):,} bytes of shared memory")
+
+
+def compile_env_functions(shape: PopulationShape, constants: dict[str, int | str], cc: tuple[int, int] = (9, 0)) -> bytes:
+    """Returns the environment's functions as LTO-IR for a compute capability."""
     from cuda.core import Program, ProgramOptions
 
     component = "float" if shape.gaussian else "int"
@@ -115,7 +140,7 @@ def compile_env_functions(shape: PopulationShape, constants: dict[str, int | str
     macros["NAN"] = "__int_as_float(0x7FC00000)"
     lines = [f"#define {name} {value}" for name, value in macros.items()]
     lines += ["typedef unsigned u32; typedef unsigned long long u64; typedef long long i64;", f"typedef {component} Component;"]
-    options = ProgramOptions(arch="sm_90", link_time_optimization=True, relocatable_device_code=True)
+    options = ProgramOptions(arch="sm_{}{}".format(*cc), link_time_optimization=True, relocatable_device_code=True)
     return bytes(Program("\n".join([*lines, ENV_FUNCTIONS]), "c++", options).compile("ltoir").code)
 
 
@@ -141,12 +166,15 @@ class Emulation:
         folder: where the kernel is compiled for a CPU.
         device: the GPU on which it runs instead, or "".
         reverse: as of `emulate`.
+        variant: of the kernel.
     """
 
     agents: tuple[int, ...] = (0, 1)
 
-    def __init__(self, case: Case, folder: Path, device: str = "", reverse: bool = False) -> None:
-        self.case, self.shape = case, case.shape
+    def __init__(
+        self, case: Case, folder: Path, device: str = "", reverse: bool = False, variant: KernelVariant = HOPPER
+    ) -> None:
+        self.case, self.shape = case, case.shape._replace(variant=variant)
         constants: dict[str, int | str] = {
             "NUM_FLOAT_FIELDS": case.features,
             "NUM_INT_FIELDS": 0,
@@ -155,7 +183,8 @@ class Emulation:
         }
         functions = LinkedFunctions((), ("state", "start", "final_obs"), constants)
         if device:
-            functions = functions._replace(code=(compile_env_functions(self.shape, constants),))
+            code = compile_env_functions(self.shape, constants, torch.cuda.get_device_capability(device))
+            functions = functions._replace(code=(code,))
             self.launch = gpu_launcher(population_kernel(self.shape, functions), device)
         else:
             self.launch = emulate(population_kernel(self.shape, functions), folder, functions=ENV_FUNCTIONS, reverse=reverse)

@@ -1,7 +1,7 @@
 // The functions of wgmma.cuh for a CPU. A product runs when it is awaited, as late as a GPU may run it, and its sums are nan
 // before; or when it is issued, if REVERSED.
 #pragma once
-#include "tensor_core.cuh"
+#include "instructions.cuh"
 
 struct PendingProduct {
     float* sums;
@@ -58,9 +58,6 @@ template <int PENDING> void wait_products() {
 }
 inline void publish_stores() {}
 template <int COUNT> void complete(float (&)[COUNT]) {}
-inline int computed_here(int x) { return x; }
-inline void sync_warpgroup(int warpgroup) { block->warpgroup_barriers[warpgroup].arrive_and_wait(); }
-inline void sync_warpgroups(bool) { __syncthreads(); }
 
 inline void store_blocks_transposed(u32 row, const u32* r, int blocks) {
     const unsigned lane = threadIdx.x % 32;
@@ -72,18 +69,6 @@ inline void store_blocks_transposed(u32 row, const u32* r, int blocks) {
 }
 inline void store_matrix_transposed(u32 row, const u32* r) { store_blocks_transposed(row, r, 4); }
 inline void store_two_transposed(u32 row, const u32* r) { store_blocks_transposed(row, r, 2); }
-
-inline u32 sum_words_over_warp(u32 x) {
-    for (int offset = 1; offset < 32; offset *= 2) x += __shfl_xor_sync(~0u, x, offset);
-    return x;
-}
-inline float clamp_magnitude(float x, float bound) { return x > bound ? bound : x < -bound ? -bound : x; }
-inline float to_float(half x) { return _cvtsh_ss(x); }
-inline half to_half(float x) { return _cvtss_sh(x, 0); }
-inline float exponential(float x) { return expf(x); }
-inline float logarithm(float x) { return logf(x); }
-inline float reciprocal(float x) { return 1.0f / x; }
-inline float square_root(float x) { return sqrtf(x); }
 
 template <int COUNT> struct Products {
     template <bool ADD> static void multiply(float* sums, const u32* left, u64 right) {

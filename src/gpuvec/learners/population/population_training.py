@@ -111,6 +111,7 @@ def make_population(args: PopulationArgs) -> PopulationPath:
 
     Raises:
         ValueError: an environment that a population does not support, or fused=True and a training that the kernel does not.
+        DeviceError: fused=True and a GPU that the kernel does not support.
         OutOfMemoryError: the agents do not fit into the memory that is free.
         RuntimeError: processes of a CPU cannot train, for example because the environment is registered in this process alone.
     """

@@ -1,1 +1,1 @@
-"""The kernel that trains a population on Hopper GPUs, an agent with each block."""
+"""The kernel that trains a population on GPUs from compute capability 8.0 on, an agent with each block."""

@@ -1,40 +1,9 @@
 // The gradient of a minibatch: both layers forward, the objective, and back, for TILES of 64 samples at a time.
 //
-// Activations stay in registers as left operands, and are stored transposed once, as operands of the weights' gradients. The
-// products of one tile are issued before those of the other are awaited.
+// Activations stay in registers as left operands, and are stored once, as operands of the weights' gradients: those of
+// TILES_STORED tiles at a time. Asynchronous products of one tile are issued before those of the other are awaited.
 #pragma once
 #include "objective.cuh"
-
-// The operands of a network: their offsets in bytes, the descriptors of tiles, and where a lane stores transposed fragments.
-// All are sums of a constant and one of three numbers, which spares registers.
-constexpr u32 AT_W2 = 0, AT_W2_TRANSPOSED = AT_W2 + sizeof(NetworkMemory::w2),
-              AT_EDGE = AT_W2_TRANSPOSED + sizeof(NetworkMemory::w2_transposed), AT_W3 = AT_EDGE + sizeof(NetworkMemory::edge),
-              AT_H1 = AT_W3 + sizeof(NetworkMemory::w3), AT_X = AT_H1 + H * 2 * TILE, AT_H2 = AT_H1 + sizeof(Activations::h1),
-              AT_D2 = AT_H2 + sizeof(Activations::d1_or_h2),
-              AT_DZ = AT_H1 + SHARED_UNION_BYTES;
-struct Operands {
-    u32 base, wide, narrow;
-
-    __device__ __forceinline__ Operands(const NetworkMemory& m, const Lane& l) {
-        const int block = l.lane >> 3, row = l.lane & 7;
-        const u32 column = (u32)((2 * l.warp + (block & 1)) ^ row) << 4;
-        base = shared_address(&m);
-        wide = base + ((block >> 1) * 8 + row) * 2 * TILE + column, narrow = base + row * 2 * TILE + column;
-    }
-    __device__ __forceinline__ u64 tile(u32 offset) const { return descriptor_at(base) + offset / 16; }
-    // Stores 16 rows of 64 columns transposed to a tile.
-    __device__ __forceinline__ void store_transposed(u32 offset, const Fragments& h) const {
-#pragma unroll
-        for (int k = 0; k < 4; k++) store_matrix_transposed(wide + offset + 2 * 1024 * k, h[k]);
-    }
-    // Stores eight columns of the rows of TILES tiles, which are `pitch` bytes apart: r has rows g and g + 8 of each.
-    __device__ __forceinline__ void store_columns_transposed(u32 offset, u32 pitch, const u32* r) const {
-        const int block = computed_here(threadIdx.x) >> 3 & 3;
-        if (TILES == 2) store_matrix_transposed(narrow + offset + (block >> 1) * pitch, r);
-        else store_two_transposed(narrow + offset, r);
-    }
-};
-constexpr u32 H1_BYTES = (H + X) * 2 * TILE, LAYER_BYTES = H * 2 * TILE, DZ_BYTES = Z * 2 * TILE;  // of a tile
 
 // q[i] becomes q[i ^ t].
 __device__ __forceinline__ void permute_by_xor(u32 (&q)[4], int t) {
@@ -97,17 +66,37 @@ __device__ __forceinline__ void differentiate(
 }
 
 typedef Fragments TileFragments[TILES];
+typedef u32 InputFragments[TILES][X_STEPS][4];
 typedef float OutputSums[TILES][PADDED_OUTPUTS / 2];
+constexpr bool STORES_ALL_TILES = TILES_STORED == TILES;
 
-// The activations h1 and h2 of a pass, of which h2 are those of the last hidden layer, and the outputs z. Stores inputs and
-// activations for the gradients of the weights.
+// Store what the gradients of the weights need of the tiles from `first` on: inputs, and activations of a tile.
+__device__ __forceinline__ void store_inputs(const Operands& o, int first, const InputFragments& x) {
+#pragma unroll
+    for (int k = 0; k < X / 8; k++) {
+        u32 columns[4];
+#pragma unroll
+        for (int r = 0; r < 2 * TILES_STORED; r++) columns[r] = x[first + r / 2][k / 2][k % 2 * 2 + r % 2];
+        o.store_columns<TILES_STORED>(AT_X + 1024 * k, H1_BYTES, columns);
+    }
+}
+__device__ __forceinline__ void store_first_layer(const Operands& o, int i, const Fragments& h1) {
+    o.store_activations(AT_H1 + i % TILES_STORED * H1_BYTES, h1);
+}
+__device__ __forceinline__ void store_last_layer(const Operands& o, int i, const Fragments& h2) {
+    if (LAYERS == 2) o.store_activations(AT_H2 + i % TILES_STORED * LAYER_BYTES, h2);
+    else o.store_activations(AT_H1 + i % TILES_STORED * H1_BYTES, h2);
+}
+
+// The inputs x and activations h1 and h2 of a pass, of which h2 are those of the last hidden layer, and the outputs z. Stores
+// inputs and activations for the gradients of the weights, if those of all tiles are stored at a time.
 __device__ __forceinline__ void forward(
-    const Batch& b, SharedMemory& shared, int network, int update, int pass, TileFragments& h1, TileFragments& h2,
-    OutputSums& z) {
+    const Batch& b, SharedMemory& shared, int network, int update, int pass, InputFragments& x, TileFragments& h1,
+    TileFragments& h2, OutputSums& z) {
     const Lane l(network);
-    const Operands o(shared.networks[l.network], l);
+    const Operands o = operands_of(shared.networks[l.network], l);
     float first[TILES][32], second[TILES][32];
-    u32 x[TILES][X_STEPS][4], one[1][4];
+    u32 one[1][4];
     one_column(one, l.t);
     const Samples& samples = samples_of(b, shared);
     const unsigned short* order = samples.order + update * BATCH + pass * TILES * TILE + 16 * l.warp + l.g;
@@ -116,99 +105,122 @@ __device__ __forceinline__ void forward(
         load_inputs(x[i], samples.records[order[TILE * i]], samples.records[order[TILE * i + 8]], l.t);
     fence_products();
 #pragma unroll
-    for (int i = 0; i < TILES; i++) multiply_edge<X_STEPS>(first[i], x[i], o.tile(AT_EDGE), 0), commit_products();
-#pragma unroll
-    for (int k = 0; k < X / 8; k++) {
-        u32 columns[4];
-#pragma unroll
-        for (int r = 0; r < 2 * TILES; r++) columns[r] = x[r / 2][k / 2][k % 2 * 2 + r % 2];
-        o.store_columns_transposed(AT_X + 1024 * k, H1_BYTES, columns);
-    }
+    for (int i = 0; i < TILES; i++) o.multiply_edge<X>(first[i], x[i], AT_EDGE, 0), commit_products();
+    if (STORES_ALL_TILES) store_inputs(o, 0, x);
     if constexpr (LAYERS == 2) {
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             wait_products<TILES - 1>();
             activate(h1[i], first[i]);
-            fence_products(), multiply_edge<1>(second[i], one, o.tile(AT_EDGE), BIAS_COLUMN);
-            multiply_fragments<true, 4>(second[i], h1[i], o.tile(AT_W2)), commit_products();
-            o.store_transposed(AT_H1 + i * H1_BYTES, h1[i]);
+            fence_products(), o.multiply_edge<8>(second[i], one, AT_EDGE, BIAS_COLUMN);
+            o.add_weights(second[i], h1[i], AT_W2), commit_products();
+            if (STORES_ALL_TILES) store_first_layer(o, i, h1[i]);
+            finish_tile();
         }
     }
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
         wait_products<TILES - 1>();
         activate(h2[i], LAYERS == 2 ? second[i] : first[i]);  // the last hidden layer
-        fence_products(), multiply_fragments<false, 4>(z[i], h2[i], o.tile(AT_W3)), commit_products();
-        if (LAYERS == 2) o.store_transposed(AT_H2 + i * LAYER_BYTES, h2[i]);
-        else o.store_transposed(AT_H1 + i * H1_BYTES, h2[i]);
+        fence_products(), o.multiply_transposed(z[i], h2[i], AT_LAST_COPY), commit_products();
+        if (STORES_ALL_TILES) store_last_layer(o, i, h2[i]);
     }
     wait_products<0>();
 #pragma unroll
     for (int i = 0; i < TILES; i++) complete(z[i]);
 }
 
-// Adds the gradients of a pass to `sums`, or sets them in the first pass.
-template <bool ADD> __device__ __forceinline__ void add_gradient(
-    const Batch& b, SharedMemory& shared, int network, int update, int pass, GradientSums& sums) {
-    TileFragments h1, h2;
-    float by_last[TILES][32], by_first[TILES][32];
-    u32 dz[Z / 8][4];
-    {
-        OutputSums z;
-        forward(b, shared, network, update, pass, h1, h2, z);
-        differentiate(b, shared, z, network, update, pass, dz);
-    }
+// Adds the gradients of the TILES_STORED tiles from FIRST on to `sums`, or sets them. The activations h1 and h2 become the
+// derivatives by the sums of their layers.
+template <bool ADD, int FIRST> __device__ __forceinline__ void add_tiles(
+    SharedMemory& shared, int network, const InputFragments& x, TileFragments& h1, TileFragments& h2, const u32 (&dz)[Z / 8][4],
+    GradientSums& sums) {
+    constexpr int END = FIRST + TILES_STORED;
     const Lane l(network);
-    const Operands o(shared.networks[l.network], l);
+    const Operands o = operands_of(shared.networks[l.network], l);
+    float by_last[TILES][32], by_first[TILES][32];
     u32 left[TILES][OUTPUT_STEPS][4];
+    // From the derivatives by the sums of the second layer to those of the first.
+    auto multiply_back = [&](int i) {
+        fence_products(), o.multiply_transposed(by_first[i], h2[i], AT_SECOND_COPY), commit_products();
+        o.store_activations(AT_D2 + i % TILES_STORED * LAYER_BYTES, h2[i]);
+        if (!ARE_PRODUCTS_ASYNCHRONOUS) backpropagate(h1[i], by_first[i]);
+    };
 #pragma unroll
-    for (int i = 0; i < TILES; i++)
+    for (int i = FIRST; i < END; i++)
 #pragma unroll
         for (int q = 0; q < 2 * OUTPUT_STEPS; q++)
 #pragma unroll
-            for (int r = 0; r < 2; r++) 
+            for (int r = 0; r < 2; r++)
                 left[i][q / 2][q % 2 * 2 + r] = 8 * q < PADDED_OUTPUTS ? dz[q < Z / 8 ? q : 0][2 * i + r] : 0;
+    if (!STORES_ALL_TILES) {
+        store_inputs(o, FIRST, x);
+        if (LAYERS == 2) store_first_layer(o, FIRST, h1[FIRST]);
+        store_last_layer(o, FIRST, h2[FIRST]);
+    }
     fence_products();
 #pragma unroll
-    for (int i = 0; i < TILES; i++)
-        multiply_edge<OUTPUT_STEPS>(by_last[i], left[i], o.tile(AT_EDGE), OUTPUT_COLUMNS), commit_products();
+    for (int i = FIRST; i < END && ARE_PRODUCTS_ASYNCHRONOUS; i++)
+        o.multiply_edge<PADDED_OUTPUTS>(by_last[i], left[i], AT_EDGE, OUTPUT_COLUMNS), commit_products();
 #pragma unroll
-    for (int q = 0; q < Z / 8; q++) o.store_columns_transposed(AT_DZ + 1024 * q, DZ_BYTES, dz[q]);
+    for (int q = 0; q < Z / 8; q++) o.store_columns<TILES_STORED>(AT_DZ + 1024 * q, DZ_BYTES, dz[q] + 2 * FIRST);
 #pragma unroll
-    for (int i = 0; i < TILES; i++) {
-        if (LAYERS == 2 || i < TILES - 1) wait_products<TILES - 1>();
+    for (int i = FIRST; i < END; i++) {
+        if (LAYERS == 2 || i < END - 1) wait_products<TILES_STORED - 1>();
         else wait_products<0>();
+        if (!ARE_PRODUCTS_ASYNCHRONOUS) o.multiply_edge<PADDED_OUTPUTS>(by_last[i], left[i], AT_EDGE, OUTPUT_COLUMNS);
         backpropagate(h2[i], by_last[i]);
         if constexpr (LAYERS == 2) {
-            fence_products(), multiply_fragments<false, 4>(by_first[i], h2[i], o.tile(AT_W2_TRANSPOSED)), commit_products();
-            o.store_transposed(AT_D2 + i * LAYER_BYTES, h2[i]);
+            if (D2_IN_SHARED) multiply_back(i);
+            finish_tile();
         }
     }
     publish_stores();
     // Inputs, activations, and derivatives by the sums of the last hidden layer and by the outputs are stored.
     sync_warpgroup(l.network);
     fence_products();
-    multiply_tiles<ADD, TILES>(sums.w3, o.tile(LAYERS == 2 ? AT_H2 : AT_H1), LAYERS == 2 ? LAYER_BYTES : H1_BYTES,
-        o.tile(AT_DZ), DZ_BYTES);
-    // The first row of the left operand are ones, and the rows behind the inputs are other memory, whose sums are not used.
-    multiply_tiles<ADD, TILES>(sums.ones, o.tile(AT_X), H1_BYTES, o.tile(AT_DZ), DZ_BYTES);
+    o.multiply_activations<ADD, TILES_STORED>(sums.w3, LAYERS == 2 ? AT_H2 : AT_H1, LAYERS == 2 ? LAYER_BYTES : H1_BYTES, AT_DZ,
+        DZ_BYTES);
+    o.sum_samples<ADD, TILES_STORED>(sums.ones, AT_X, H1_BYTES, AT_DZ, DZ_BYTES);
     commit_products();
     if constexpr (LAYERS == 2) {
-        wait_products<TILES>();
-        backpropagate(h1[0], by_first[0]);
-        if (TILES == 2) wait_products<1>(), backpropagate(h1[TILES - 1], by_first[TILES - 1]);
-        fence_products(), multiply_tiles<ADD, TILES>(sums.w2, o.tile(AT_D2), LAYER_BYTES, o.tile(AT_H1), H1_BYTES),
-            commit_products();
+        wait_products<TILES_STORED>();
+        if (ARE_PRODUCTS_ASYNCHRONOUS) backpropagate(h1[FIRST], by_first[FIRST]);
+        if (TILES_STORED == 2 && ARE_PRODUCTS_ASYNCHRONOUS) wait_products<1>(), backpropagate(h1[END - 1], by_first[END - 1]);
+        if (!D2_IN_SHARED) {  // products are synchronous then: h2 has been read, and d2 takes its place
+            sync_warpgroup(l.network);
+#pragma unroll
+            for (int i = FIRST; i < END; i++) multiply_back(i);
+            sync_warpgroup(l.network);
+        }
+        fence_products();
+        o.multiply_activations<ADD, TILES_STORED>(sums.w2, AT_D2, LAYER_BYTES, AT_H1, H1_BYTES), commit_products();
     }
     // The products that read h2 and dz, and memory behind the inputs, are complete: d1 takes the place of h2.
     wait_products<LAYERS - 1>();
     sync_warpgroup(l.network);
 #pragma unroll
-    for (int i = 0; i < TILES; i++) o.store_transposed(AT_H2 + i * LAYER_BYTES, LAYERS == 2 ? h1[i] : h2[i]);
+    for (int i = FIRST; i < END; i++)
+        o.store_activations(AT_H2 + i % TILES_STORED * LAYER_BYTES, LAYERS == 2 ? h1[i] : h2[i]);
     publish_stores();
     sync_warpgroup(l.network);
     fence_products();
-    multiply_tiles<ADD, TILES>(sums.w1, o.tile(AT_H2), LAYER_BYTES, o.tile(AT_X), H1_BYTES), commit_products();
+    o.multiply_activations<ADD, TILES_STORED>(sums.w1, AT_H2, LAYER_BYTES, AT_X, H1_BYTES), commit_products();
     wait_products<0>();
-    if (PASSES > 1) sync_warpgroup(l.network);  // the next pass stores to these tiles
+    if (PASSES > 1 || END < TILES) sync_warpgroup(l.network);  // the next pass, or the next tile, stores to these tiles
+}
+
+// Adds the gradients of a pass to `sums`, or sets them in the first pass.
+template <bool ADD> __device__ __forceinline__ void add_gradient(
+    const Batch& b, SharedMemory& shared, int network, int update, int pass, GradientSums& sums) {
+    InputFragments x;
+    TileFragments h1, h2;
+    u32 dz[Z / 8][4];
+    {
+        OutputSums z;
+        forward(b, shared, network, update, pass, x, h1, h2, z);
+        differentiate(b, shared, z, network, update, pass, dz);
+    }
+    add_tiles<ADD, 0>(shared, network, x, h1, h2, dz, sums);
+    if constexpr (!STORES_ALL_TILES) add_tiles<true, TILES - 1>(shared, network, x, h1, h2, dz, sums);
 }

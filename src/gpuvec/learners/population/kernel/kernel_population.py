@@ -14,8 +14,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from gpuvec.engine.backends.cuda.nvrtc import max_shared_memory
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.errors import StateError
+from gpuvec.errors import DeviceError, StateError
 from gpuvec.learners.cuda_graphs.graph import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.launches import make_tensor_launcher
 from gpuvec.learners.environments import TrainingEnv
@@ -24,9 +25,11 @@ from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.population.batched.batched_population import GROUP_SIZES
 from gpuvec.learners.population.batched.population_evaluator import PopulationEvaluator
 from gpuvec.learners.population.kernel.population_kernel import (
-    COMPUTE_CAPABILITY,
+    HOPPER,
     MAX_HIDDEN,
+    MIN_COMPUTE_CAPABILITY,
     KernelParameterLayout,
+    KernelVariant,
     PopulationShape,
     population_kernel,
 )
@@ -37,18 +40,35 @@ from gpuvec.learners.ppo import PPO
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 
 
+def device_variant(device: str) -> KernelVariant:
+    """Returns the variant of the kernel for a GPU: Hopper's own, or the portable one with the shared memory of the GPU.
+
+    Args:
+        device: "cuda:<index>".
+    """
+    if torch.cuda.get_device_capability(device) == (9, 0):
+        return HOPPER
+    return KernelVariant(True, max_shared_memory(parse_device(device)))
+
+
 def reason_without_kernel(args: PopulationArgs) -> str:
     """Returns why the kernel cannot train a population in any environment, or "".
 
     Args:
         args: the settings, resolved.
+
+    Raises:
+        DeviceError: fused=True, and the GPU is older than those that have the instructions of the kernel.
     """
     base = args.base
     if not base.device.startswith("cuda"):
         return f"the device is {base.device}, and the kernel needs a GPU"
-    if (capability := torch.cuda.get_device_capability(base.device)) != COMPUTE_CAPABILITY:
-        major, minor = capability
-        return f"the compute capability is {major}.{minor}, and the kernel needs that of Hopper GPUs, 9.0"
+    if (capability := torch.cuda.get_device_capability(base.device)) < MIN_COMPUTE_CAPABILITY:
+        needed = "{}.{} or newer".format(*MIN_COMPUTE_CAPABILITY)
+        reason = "the compute capability is {}.{}, and the kernel needs {}".format(*capability, needed)
+        if base.fused is True:
+            raise DeviceError(f'fused=True, but the kernel cannot be used: {reason}. Use fused="auto", or another GPU.')
+        return reason
     if max(base.hidden) > MAX_HIDDEN:
         return f"hidden layers are {base.hidden}; the kernel supports at most {MAX_HIDDEN} units, which are nearest"
     if base.normalize or base.normalize_returns:
@@ -58,12 +78,13 @@ def reason_without_kernel(args: PopulationArgs) -> str:
     return ""
 
 
-def make_shape(args: PopulationArgs, env: TrainingEnv) -> PopulationShape | str:
+def make_shape(args: PopulationArgs, env: TrainingEnv, variant: KernelVariant) -> PopulationShape | str:
     """Returns the shape of a training, or why the kernel does not support it.
 
     Args:
         args: the settings, resolved.
         env: the environment of the population.
+        variant: of the kernel.
     """
     base, space = args.base, env.single_action_space
     assert base.num_envs is not None, "the settings are resolved"
@@ -74,7 +95,7 @@ def make_shape(args: PopulationArgs, env: TrainingEnv) -> PopulationShape | str:
     features = (env.single_observation_space.shape or (0,))[0]
     shape = PopulationShape(
         features, outputs, outputs if gaussian else 1, gaussian, len(base.hidden), base.activation == "relu", base.clip_value,
-        base.num_envs, base.num_steps, base.update_epochs, base.num_minibatches, env.unwrapped.max_episode_steps,
+        base.num_envs, base.num_steps, base.update_epochs, base.num_minibatches, env.unwrapped.max_episode_steps, variant,
     )  # fmt: skip
     return shape.reason_not_supported() or shape
 
@@ -87,12 +108,13 @@ def make_kernel_population(args: PopulationArgs) -> KernelPopulation | str:
 
     Raises:
         ValueError: an environment that a population does not support.
+        DeviceError: as of `reason_without_kernel`.
         OutOfMemoryError: the agents do not fit into the memory that is free.
     """
     if reason := reason_without_kernel(args):
         return reason
     env = make_population_env(args)
-    shape = make_shape(args, env)
+    shape = make_shape(args, env, device_variant(args.base.device))
     if isinstance(shape, str):
         env.close()
         return shape
@@ -132,7 +154,7 @@ class KernelPopulation:
         self._clock = torch.as_tensor(base_env.simulation.buffers["clock"].view(np.int32), device=device)
         self._bounds, starts = bounds_and_starts(base_env.single_action_space, shape.action_size, device)
         self._launch = make_tensor_launcher(population_kernel(shape, functions, starts[0]), parse_device(device))
-        samples = 0 if shape.samples_in_shared else args.num_agents * shape.sample_bytes // 4
+        samples = 0 if shape.memory.samples else args.num_agents * shape.sample_bytes // 4
         self._samples = torch.zeros(samples, device=device)
         purposes = {"action_seeds": ACTIONS, "order_seeds": MINIBATCHES}
         self._stream_seeds = {

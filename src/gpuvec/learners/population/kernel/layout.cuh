@@ -4,10 +4,17 @@
 // layers have 64 units: those of smaller layers have weights that stay 0.
 //
 // Macros: FEATURES, OUTPUTS (of the actor), ACTION_SIZE, GAUSSIAN, LAYERS (hidden layers, 1 or 2), RELU, CLIP_VALUE, ENVS,
-// STEPS, EPOCHS, MINIBATCHES, TILES_PER_PASS (processed at a time), MAX_TRUNCATIONS (of an environment in a rollout),
-// SAMPLES_IN_SHARED, SMALL_IN_SHARED, SAMPLE_BYTES, SHARED_BYTES.
+// STEPS, EPOCHS, MINIBATCHES, TILES_PER_PASS (processed at a time), MAX_TRUNCATIONS (of an environment in a rollout), PORTABLE
+// (whether products are those of warps, and not Hopper's), and where what does not fit into shared memory is: TILES_STORED (at a
+// time, for the gradients of the weights), OWNED_IN_SHARED (the second weights and first moments between updates),
+// D2_IN_SHARED (whether d2 has memory of its own), SECOND_MOMENTS_IN_SHARED (of the second weights), SAMPLES_IN_SHARED,
+// SMALL_IN_SHARED; and SAMPLE_BYTES, SHARED_BYTES.
 #pragma once
+#if PORTABLE
+#include "warp.cuh"
+#else
 #include "warpgroup.cuh"
+#endif
 
 __device__ __forceinline__ constexpr int round_up(int count, int multiple) {
     return (count + multiple - 1) / multiple * multiple;
@@ -50,46 +57,49 @@ constexpr int EXTRA = round_up(ENVS * (1 + MAX_TRUNCATIONS), TILE), EXTRA_PITCH 
 // With four environments, the warpgroup without a rollout evaluates the samples of each ROUND of steps while the next ones run.
 constexpr int ROUND = 32, EARLY_STEPS = ENVS == 4 && STEPS % ROUND == 0 ? STEPS - ROUND : 0, EARLY_TILES = EARLY_STEPS * ENVS / TILE;
 
-// The tiles of the weights next to the features and to the outputs, which share rows of 64 columns: the first weights, the last
-// weights transposed, and the second biases. Each starts at a multiple of 16 columns.
-constexpr int OUTPUT_COLUMNS = 16 * X_STEPS, BIAS_COLUMN = OUTPUT_COLUMNS + 16 * OUTPUT_STEPS,
-              EDGE_TILES = (BIAS_COLUMN + (LAYERS == 2 ? 16 : 0) + TILE - 1) / TILE;
+// The tiles of the weights next to the features and to the outputs, which share rows: the first weights, the last weights
+// transposed, and the second biases. Each starts at a multiple of EDGE_STEP columns.
+constexpr int OUTPUT_COLUMNS = round_up(D + 1, EDGE_STEP), BIAS_COLUMN = OUTPUT_COLUMNS + round_up(OUTPUTS, EDGE_STEP),
+              EDGE_COLUMNS = round_up(BIAS_COLUMN + (LAYERS == 2 ? EDGE_STEP : 0), PORTABLE ? EDGE_STEP : TILE);
+constexpr int ABSENT = ALIGNMENT / 2;  // halves of an array that is not used
 
 constexpr float LOG_SQRT_TWO_PI = 0.918938533f;
 constexpr int GRADIENT_PITCH = H + 4;  // of a column of small gradients, so that four lanes' columns are in different banks
 constexpr int SMALL_GRADIENTS = COLUMNS * GRADIENT_PITCH + TAIL_SIZE;
 
-// What a minibatch needs.
-struct alignas(1024) Activations {
-    half h1[TILES][(H + X) * TILE];  // [unit][sample], and behind it [input][sample]
-    half d1_or_h2[TILES][H * TILE];  // [unit][sample]
-    half d2[LAYERS == 2 ? TILES : 1][LAYERS == 2 ? H * TILE : 512];
+// What the gradients of the weights need, of TILES_STORED tiles of samples.
+constexpr bool HAS_D2 = LAYERS == 2 && D2_IN_SHARED;
+struct alignas(ALIGNMENT) Activations {
+    half h1[TILES_STORED][(H + X) * TILE];  // [unit][sample], and behind it [input][sample]
+    half d1_or_h2[TILES_STORED][H * TILE];  // [unit][sample]
+    half d2[HAS_D2 ? TILES_STORED : 1][HAS_D2 ? H * TILE : ABSENT];
 };
 // What is kept meanwhile in registers, and what a rollout needs.
+constexpr int OWNED_BETWEEN = OWNED_IN_SHARED ? OWNED * NETWORK_THREADS + 4 : 4;
 struct BetweenUpdates {
-    float weights[OWNED * NETWORK_THREADS + 4], exp_avg[OWNED * NETWORK_THREADS + 4];
+    float weights[OWNED_BETWEEN], exp_avg[OWNED_BETWEEN];
     float extra_value[EXTRA];
     float extra_inputs[EXTRA * EXTRA_PITCH];
     half h[THREADS / 32][2][H];  // activations of a warp's rollout, of even and odd steps
 };
 // Small gradients take the place of derivatives by the outputs, or of activations where there are too many of them.
 constexpr int SHARED_UNION_BYTES = round_up(
-    larger(larger(sizeof(Activations), sizeof(BetweenUpdates)), SMALL_IN_SHARED ? 0 : 4 * SMALL_GRADIENTS), 1024);
-struct alignas(1024) NetworkMemory {
-    half w2[LAYERS == 2 ? H * H : 512];             // [output][input]
-    half w2_transposed[LAYERS == 2 ? H * H : 512];  // [input][output]
-    half edge[EDGE_TILES][H * TILE];
-    half w3[PADDED_OUTPUTS * TILE];  // [output][unit]
+    larger(larger(sizeof(Activations), sizeof(BetweenUpdates)), SMALL_IN_SHARED ? 0 : 4 * SMALL_GRADIENTS), ALIGNMENT);
+struct alignas(ALIGNMENT) NetworkMemory {
+    half w2[LAYERS == 2 ? H * H : ABSENT];                                      // [output][input]
+    half w2_transposed[LAYERS == 2 && HAS_TRANSPOSED_COPIES ? H * H : ABSENT];  // [input][output]
+    half edge[H * EDGE_COLUMNS];                                                // [unit][column]
+    half w3[HAS_TRANSPOSED_COPIES ? PADDED_OUTPUTS * TILE : ABSENT];            // [output][unit]
     union {
         Activations activations;
         BetweenUpdates between;
         float wide_gradient[SHARED_UNION_BYTES / 4];
     };
-    union {  // at a multiple of 1024 bytes, because the size of the union before it is one
-        half dz[TILES][Z * TILE];  // [output][sample], derivatives by the outputs and terms of the metrics
+    union {  // at a multiple of ALIGNMENT, because the size of the union before it is one
+        half dz[TILES_STORED][Z * TILE];  // [output][sample], derivatives by the outputs and terms of the metrics
         float narrow_gradient[SMALL_IN_SHARED ? SMALL_GRADIENTS : 4];
     };
-    alignas(16) float exp_avg_sq[OWNED * NETWORK_THREADS + 4];  // of the second weights
+    alignas(16) float exp_avg_sq[SECOND_MOMENTS_IN_SHARED ? OWNED * NETWORK_THREADS + 4 : 4];  // of the second weights
     float tail[3][TAIL_SIZE];                                   // weights and both moments
     float small[3][SMALL_IN_SHARED ? TAIL : 4];                 // the same of the columns of small parameters
 
@@ -155,17 +165,7 @@ struct Lane {
     }
     __device__ __forceinline__ Lane() : Lane(__shfl_sync(~0u, (int)threadIdx.x >> 7, 0)) {}
 };
-// sums = left * right for STEPS_OF_16 times 16 columns of fragments, and of the edge tiles from `column` on, a multiple of 16.
-template <int STEPS_OF_16>
-__device__ __forceinline__ void multiply_edge(float (&sums)[32], const u32 (*left)[4], u64 edge, int column) {
-#pragma unroll
-    for (int k = 0; k < STEPS_OF_16; k++) {
-        const int c = column + 16 * k;
-        const u64 right = edge + c / TILE * (H / 8) * NEXT_8_ROWS + c % TILE / 16 * NEXT_16_COLUMNS;
-        if (k == 0) multiply<false, 32>(sums, (const u32*)left[k], right);
-        else multiply<true, 32>(sums, (const u32*)left[k], right);
-    }
-}
+
 typedef u32 Fragments[4][4];  // 16 rows of 64 activations of a warp, as the left operands of four products
 
 // Columns c and c + 1 of an input, of which a one is column 0: row[c] is feature c - 1. Lanes whose columns are padding load
@@ -205,4 +205,17 @@ __device__ __forceinline__ void backpropagate(Fragments& h, float (&sums)[32]) {
 #pragma unroll
         for (int i = 0; i < 4; i++) 
             h[k][i] = times_derivative(h[k][i], pack_halves_saturated(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]));
+}
+
+// The offsets of the operands of a network in its memory, in bytes, and the distances of tiles.
+constexpr u32 AT_W2 = 0, AT_W2_TRANSPOSED = AT_W2 + sizeof(NetworkMemory::w2),
+              AT_EDGE = AT_W2_TRANSPOSED + sizeof(NetworkMemory::w2_transposed), AT_W3 = AT_EDGE + sizeof(NetworkMemory::edge),
+              AT_H1 = AT_W3 + sizeof(NetworkMemory::w3), AT_X = AT_H1 + H * 2 * TILE, AT_H2 = AT_H1 + sizeof(Activations::h1),
+              AT_D2 = HAS_D2 ? AT_H2 + sizeof(Activations::d1_or_h2) : AT_H2, AT_DZ = AT_H1 + SHARED_UNION_BYTES;
+// Those of the weights which products read transposed: of their copies, if there are any.
+constexpr u32 AT_SECOND_COPY = HAS_TRANSPOSED_COPIES ? AT_W2_TRANSPOSED : AT_W2,
+              AT_LAST_COPY = HAS_TRANSPOSED_COPIES ? AT_W3 : AT_EDGE + 2 * H * OUTPUT_COLUMNS;
+constexpr u32 H1_BYTES = (H + X) * 2 * TILE, LAYER_BYTES = H * 2 * TILE, DZ_BYTES = Z * 2 * TILE;  // of a tile
+__device__ __forceinline__ Operands operands_of(const NetworkMemory& m, const Lane& l) {
+    return Operands(shared_address(&m), l.warp, l.lane);
 }

@@ -31,8 +31,9 @@ __device__ __forceinline__ void load_network(const Batch& b, SharedMemory& share
         for (int i = 0; i < 8; i++) {
             const i64 source = offset + SECOND_WEIGHTS + owned_output(8 * j + i, l) * H + owned_input(8 * j + i, l);
             const int target = (8 * j + i) / 4 * 4 * NETWORK_THREADS + 4 * l.thread + i % 4;
-            m.between.weights[target] = weights[i] = b.parameters[source], m.between.exp_avg[target] = b.exp_avg[source];
-            m.exp_avg_sq[target] = b.exp_avg_sq[source];
+            weights[i] = b.parameters[source];
+            if (OWNED_IN_SHARED) m.between.weights[target] = weights[i], m.between.exp_avg[target] = b.exp_avg[source];
+            if (SECOND_MOMENTS_IN_SHARED) m.exp_avg_sq[target] = b.exp_avg_sq[source];
         }
         store_second_weights(m, j, weights, l);
     }
@@ -52,8 +53,8 @@ __device__ __forceinline__ void store_network(const Batch& b, SharedMemory& shar
     for (int i = 0; i < OWNED; i++) {
         const i64 target = offset + SECOND_WEIGHTS + owned_output(i, l) * H + owned_input(i, l);
         const int source = i / 4 * 4 * NETWORK_THREADS + 4 * l.thread + i % 4;
-        b.parameters[target] = m.between.weights[source], b.exp_avg[target] = m.between.exp_avg[source];
-        b.exp_avg_sq[target] = m.exp_avg_sq[source];
+        if (OWNED_IN_SHARED) b.parameters[target] = m.between.weights[source], b.exp_avg[target] = m.between.exp_avg[source];
+        if (SECOND_MOMENTS_IN_SHARED) b.exp_avg_sq[target] = m.exp_avg_sq[source];
     }
 }
 __device__ __forceinline__ void load_agent(const Batch& b, SharedMemory& shared) {

@@ -6,6 +6,7 @@ samples of a minibatch. Of the layout, N are the parameters of an agent with pad
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +21,8 @@ SOURCE_FOLDER = Path(__file__).parent
 THREADS = 256  # per block, which is an agent
 MAX_HIDDEN, MAX_FEATURES, MAX_OUTPUTS = 64, 64, 32
 TILE = 64  # samples that a warpgroup processes at a time
-SHARED_BYTES_PER_BLOCK = 227 * 1024  # of a Hopper GPU
 MAX_UPDATES = 1024  # minibatches of an iteration
-COMPUTE_CAPABILITY = (9, 0)  # the kernel's instructions exist on no other
+MIN_COMPUTE_CAPABILITY = (8, 0)  # of products by `mma`
 MEMBERS = {
     "parameters": "float*", "exp_avg": "float*", "exp_avg_sq": "float*", "adam_step": "float*",
     "learning_rate": "const double*", "ent_coef": "const double*", "vf_coef": "const double*", "gamma": "const double*",
@@ -35,8 +35,50 @@ MEMBERS = {
 }  # fmt: skip
 
 
+class KernelVariant(NamedTuple):
+    """The products of the kernel, and the GPUs for which it is compiled."""
+
+    is_portable: bool
+    """Whether products are those of warps, which every GPU has from `MIN_COMPUTE_CAPABILITY` on, and not Hopper's."""
+    max_shared_bytes: int
+    """Bytes of shared memory that a block of the GPU can have."""
+
+
+HOPPER = KernelVariant(False, 227 * 1024)
+"""The variant of compute capability 9.0, whose instructions exist on no other."""
+
+
+class MemoryLayout(NamedTuple):
+    """What is in shared memory; the rest is in global memory, and mostly in its cache."""
+
+    tiles: int
+    """Tiles of samples that are processed at a time."""
+    tiles_stored: int
+    """Tiles whose activations are stored at a time for the gradients of the weights."""
+    owned: bool = True
+    """Whether second weights and first moments, which are in registers during updates, are there between updates."""
+    d2: bool = True
+    """Whether derivatives by the sums of the second layer have memory of their own; if not, they replace its activations."""
+    second_moments: bool = True
+    """Whether the second moments of the second weights are there."""
+    samples: bool = True
+    """Whether the samples of a rollout are there."""
+    small: bool = True
+    """Whether the small parameters with their moments are there."""
+
+    def cost(self) -> int:
+        """Returns what this layout costs, in thousands of cycles of an iteration on CartPole."""
+        absent = sum(cost for name, cost in LAYOUT_COSTS.items() if not getattr(self, name))
+        return absent + (TILE_COST if self.tiles_stored < self.tiles else 0)
+
+
+# Estimates from the bytes that pass through the cache of the GPU, and from additional barriers. They order the layouts.
+LAYOUT_COSTS = {"owned": 2, "d2": 4, "second_moments": 20, "samples": 12, "small": 12}
+TILE_COST = 5
+
+
 class PopulationShape(NamedTuple):
-    """The network, the action, the loss and the rollout for which the kernel is compiled."""
+    """The network, the action, the loss and the rollout for which the kernel is compiled, and its variant."""
 
     features: int  # D
     outputs: int  # N
@@ -50,6 +92,7 @@ class PopulationShape(NamedTuple):
     epochs: int
     num_minibatches: int
     max_episode_steps: int | None
+    variant: KernelVariant = HOPPER
 
     @property
     def num_samples(self) -> int:
@@ -103,59 +146,70 @@ class PopulationShape(NamedTuple):
         return _round_up(4 * samples * (self.record_size + 1) + 2 * self.epochs * self.num_samples, 16)
 
     @property
-    def tiles(self) -> int:
-        """Tiles of samples that are processed at a time: two if they are a minibatch, and fit."""
-        return 2 if self.minibatch_size == 2 * TILE and self._shared_bytes(2) <= SHARED_BYTES_PER_BLOCK else 1
-
-    @property
-    def small_in_shared(self) -> bool:
-        """Whether the small parameters fit into shared memory; if not, they and their moments are in global memory."""
-        return self._shared_bytes(self.tiles, True) <= SHARED_BYTES_PER_BLOCK
-
-    @property
-    def samples_in_shared(self) -> bool:
-        """Whether the samples fit into shared memory; if not, they are in global memory."""
-        return self._shared_bytes(self.tiles, True, True) <= SHARED_BYTES_PER_BLOCK
+    def memory(self) -> MemoryLayout:
+        """The first of `_memory_layouts` that fits into shared memory, or the smallest one."""
+        layouts = self._memory_layouts()
+        fitting = (layout for layout in layouts if self._shared_bytes(layout) <= self.variant.max_shared_bytes)
+        return next(fitting, min(layouts, key=self._shared_bytes))
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block, the size of `SharedMemory` in layout.cuh."""
-        return self._shared_bytes(self.tiles, self.small_in_shared, self.samples_in_shared)
+        return self._shared_bytes(self.memory)
 
-    def _shared_bytes(self, tiles: int, small_in_shared: bool = False, samples_in_shared: bool = False) -> int:
+    def _memory_layouts(self) -> list[MemoryLayout]:
+        """Returns the layouts of the variant from the fastest on: two tiles are processed at a time if they are a minibatch."""
+        most_tiles = 2 if self.minibatch_size == 2 * TILE else 1
+        if self.variant.is_portable:
+            tiles_stored = (2, 1) if most_tiles == 2 else (1,)
+            choices = itertools.product((most_tiles,), tiles_stored, *[(True, False)] * len(LAYOUT_COSTS))
+            return sorted(itertools.starmap(MemoryLayout, choices), key=MemoryLayout.cost)
+        places = (True, True), (False, True), (False, False)  # of samples and small parameters
+        tiles = range(most_tiles, 0, -1)
+        return [MemoryLayout(count, count, samples=samples, small=small) for count in tiles for samples, small in places]
+
+    def _shared_bytes(self, memory: MemoryLayout) -> int:
         factors = self.num_updates * (16 + 8)  # of Adam's steps, and means and scales of advantages
-        size = 2 * self._network_bytes(tiles, small_in_shared) + (self.sample_bytes if samples_in_shared else 16) + factors
-        return _round_up(size + (16 + 8 + 1 + 9) * 4 + self.num_envs * 48 + 8, 1024)
+        size = 2 * self._network_bytes(memory) + (self.sample_bytes if memory.samples else 16) + factors
+        return _round_up(size + (16 + 8 + 1 + 9) * 4 + self.num_envs * 48 + 8, self._alignment)
 
-    def _network_bytes(self, tiles: int, small_in_shared: bool) -> int:
-        h, two = MAX_HIDDEN, self.layers == 2
-        inputs, input_steps = _round_up(self.features + 1, 8), (self.features + 16) // 16
-        edge_columns = 16 * (input_steps + -(-self.outputs // 16) + two)
-        padded_outputs, columns = _round_up(self.outputs, 8), _round_up(self.derivatives + 4, 8)
-        weights = 2 * (2 * h * h if two else 1024) + -(-edge_columns // TILE) * h * TILE * 2 + padded_outputs * TILE * 2
-        activations = 2 * TILE * tiles * (2 * h + inputs) + (2 * TILE * tiles * h if two else 1024)
+    @property
+    def _alignment(self) -> int:
+        return 128 if self.variant.is_portable else 1024
+
+    def _network_bytes(self, memory: MemoryLayout) -> int:
+        h, two, portable, alignment = MAX_HIDDEN, self.layers == 2, self.variant.is_portable, self._alignment
+        inputs, padded_outputs = _round_up(self.features + 1, 8), _round_up(self.outputs, 8)
+        columns, step, tiles = _round_up(self.derivatives + 4, 8), 8 if portable else 16, memory.tiles_stored
+        edge_columns = _round_up(self.features + 1, step) + _round_up(self.outputs, step) + step * two
+        second = 2 * h * h if two else alignment  # bytes of the second weights as FP16, and of a copy
+        weights = second + (alignment if portable else second) + 2 * h * _round_up(edge_columns, step if portable else TILE)
+        weights += alignment if portable else 2 * TILE * padded_outputs
+        activations = 2 * TILE * tiles * (2 * h + inputs) + (2 * TILE * tiles * h if two and memory.d2 else alignment)
         extra = _round_up(self.num_envs * (1 + self.max_truncations), TILE)
         owned = (h * h if two else 0) + 4  # second weights, with padding
-        between = 8 * owned + 4 * extra * (1 + _round_up(self.features + 1, 4)) + THREADS // 32 * 4 * h
+        between = 8 * (owned if memory.owned else 4) + 4 * extra * (1 + _round_up(self.features + 1, 4)) + THREADS // 32 * 4 * h
         tail = _round_up(self.derivatives, 4)
         gradients = 4 * (self.small_columns * (h + 4) + tail)
-        wide, narrow = (0, gradients) if small_in_shared else (gradients, 16)
-        size = (
-            weights + _round_up(max(activations, between, wide), 1024) + _round_up(max(2 * TILE * tiles * columns, narrow), 16)
-        )
-        return _round_up(size + 4 * owned + 12 * (tail + (self.small_columns * h if small_in_shared else 4)), 1024)
+        wide, narrow = (0, gradients) if memory.small else (gradients, 16)
+        union = _round_up(max(activations, between, wide), alignment)
+        size = weights + union + _round_up(max(2 * TILE * tiles * columns, narrow), 16)
+        moments = 4 * (owned if memory.second_moments else 4)
+        return _round_up(size + moments + 12 * (tail + (self.small_columns * h if memory.small else 4)), alignment)
 
     @property
     def constants(self) -> dict[str, int | str]:
         """The macros of the kernel's source."""
+        memory = self.memory
         return {
             "FEATURES": self.features, "OUTPUTS": self.outputs, "ACTION_SIZE": self.action_size,
             "GAUSSIAN": int(self.gaussian), "LAYERS": self.layers, "RELU": int(self.relu), "CLIP_VALUE": int(self.clip_value),
             "ENVS": self.num_envs, "STEPS": self.num_steps, "EPOCHS": self.epochs, "MINIBATCHES": self.num_minibatches,
-            "TILES_PER_PASS": self.tiles,
-            "MAX_TRUNCATIONS": self.max_truncations, "SAMPLES_IN_SHARED": int(self.samples_in_shared),
-            "SMALL_IN_SHARED": int(self.small_in_shared), "SAMPLE_BYTES": self.sample_bytes,
-            "SHARED_BYTES": self.shared_bytes,
+            "PORTABLE": int(self.variant.is_portable), "TILES_PER_PASS": memory.tiles, "TILES_STORED": memory.tiles_stored,
+            "OWNED_IN_SHARED": int(memory.owned), "D2_IN_SHARED": int(memory.d2),
+            "SECOND_MOMENTS_IN_SHARED": int(memory.second_moments), "SAMPLES_IN_SHARED": int(memory.samples),
+            "SMALL_IN_SHARED": int(memory.small), "MAX_TRUNCATIONS": self.max_truncations,
+            "SAMPLE_BYTES": self.sample_bytes, "SHARED_BYTES": self._shared_bytes(memory),
         }  # fmt: skip
 
     def reason_not_supported(self) -> str:
@@ -171,15 +225,16 @@ class PopulationShape(NamedTuple):
             return f"a rollout has {self.num_samples:,} samples; the kernel supports at most {2**16:,}"
         if self.num_updates > MAX_UPDATES:
             return f"an iteration has {self.num_updates} updates; the kernel supports at most {MAX_UPDATES}"
-        if self.shared_bytes > SHARED_BYTES_PER_BLOCK:
-            needed = f"an agent needs {self.shared_bytes:,} bytes of shared memory, and a block has {SHARED_BYTES_PER_BLOCK:,}"
+        if self.shared_bytes > self.variant.max_shared_bytes:
+            available = f"a block has {self.variant.max_shared_bytes:,}"
+            needed = f"an agent needs {self.shared_bytes:,} bytes of shared memory, and {available}"
             return f"{needed}{self._nearest_number_of_features()}"
         return ""
 
     def _nearest_number_of_features(self) -> str:
         """Returns how many features fit, in words, or "" if no number does."""
         for features in range(self.features - 1, 0, -1):
-            if self._replace(features=features).shared_bytes <= SHARED_BYTES_PER_BLOCK:
+            if self._replace(features=features).shared_bytes <= self.variant.max_shared_bytes:
                 return f"; {features} features fit"
         return ""
 
@@ -204,8 +259,9 @@ def population_kernel(shape: PopulationShape, env_functions: LinkedFunctions, ac
     }  # fmt: skip
     names = tuple(members.items()), tuple(constants.items())
     return CudaSource(
-        SOURCE_FOLDER / "population.cu", "train_population", *names, THREADS, shape.shared_bytes, env_functions.code, True
-    )
+        SOURCE_FOLDER / "population.cu", "train_population", *names, THREADS, shape.shared_bytes, env_functions.code,
+        is_architecture_specific=not shape.variant.is_portable,
+    )  # fmt: skip
 
 
 class KernelParameterLayout:

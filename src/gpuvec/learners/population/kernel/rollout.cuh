@@ -39,17 +39,17 @@ struct PolicyOfWarp {
     const half* edge;
 
     __device__ __forceinline__ float edge_weight(int unit, int column) const {
-        return to_float(edge[column / TILE * H * TILE + tile_position(unit, column % TILE)]);
+        return to_float(edge[edge_position(unit, column)]);
     }
     __device__ __forceinline__ void load(const NetworkMemory& m, const Lane& l) {
-        edge = m.edge[0];
+        edge = m.edge;
         if (LAYERS == 2) {
-            const u32 row = shared_address(m.w2) + ((l.lane & 7) + 8 * (l.lane >> 3 & 1)) * 2 * TILE;
+            const u32 weights = shared_address(m.w2);
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
                 for (int k = 0; k < 4; k++) 
-                    load_matrix(w2[i][k], row + i * 16 * 2 * TILE + ((2 * k + (l.lane >> 4)) ^ (l.lane & 7)) * 16);
+                    load_matrix(w2[i][k], tile_address(weights, 16 * i + (l.lane & 15), 2 * k + (l.lane >> 4)));
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {

@@ -1,7 +1,8 @@
 // The updates of an iteration: gradients, their norm over both networks, and the steps of Adam.
 //
 // FP32 weights and moments of the second layer belong to the thread that has the matching sum of the gradient, in registers,
-// but for the second moments, which are in shared memory. The small parameters are distributed over the threads in order.
+// but for the second moments, which are in shared memory, or in global memory where they do not fit. The small parameters are
+// distributed over the threads in order.
 #pragma once
 #include "adam.cuh"
 #include "gradient.cuh"
@@ -10,24 +11,20 @@
 __device__ __forceinline__ int owned_output(int i, const Lane& l) { return 16 * l.warp + l.g + (i >> 1 & 1) * 8; }
 __device__ __forceinline__ int owned_input(int i, const Lane& l) { return i / 4 * 8 + 2 * l.t + (i & 1); }
 
-// Stores 16 columns of the second weights as FP16, j-th of four, and transposed.
+// Stores 16 columns of the second weights as FP16, j-th of four, and in the transposed copy, if there is one.
 __device__ __forceinline__ void store_second_weights(NetworkMemory& m, int j, const float* weights, const Lane& l) {
-    const int block = l.lane >> 3, row = l.lane & 7;
     u32 fragment[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) fragment[i] = pack_halves(weights[2 * i], weights[2 * i + 1]);
-    store_matrix(shared_address(m.w2) + (16 * l.warp + (block & 1) * 8 + row) * 2 * TILE + ((2 * j + (block >> 1)) ^ row) * 16,
-        fragment);
-    store_matrix_transposed(shared_address(m.w2_transposed) + (16 * j + (block >> 1) * 8 + row) * 2 * TILE
-            + ((2 * l.warp + (block & 1)) ^ row) * 16, fragment);
+    Operands::store_weights(shared_address(m.w2), shared_address(m.w2_transposed), j, fragment, l.warp, l.lane);
 }
 // Stores a small parameter as FP16 to the places where products read it.
 __device__ __forceinline__ void store_small_weight(NetworkMemory& m, int column, int unit, float weight) {
     const half x = to_half(weight);
-    auto edge = [&](int c) -> half& { return m.edge[c / TILE][tile_position(unit, c % TILE)]; };
+    auto edge = [&](int c) -> half& { return m.edge[edge_position(unit, c)]; };
     const int output = column - LAST_WEIGHTS;
     edge(column <= D ? column : output >= 0 ? OUTPUT_COLUMNS + output : BIAS_COLUMN) = x;
-    if (output >= 0) m.w3[tile_position(output, unit)] = x;
+    if (HAS_TRANSPOSED_COPIES && output >= 0) m.w3[tile_position(output, unit)] = x;
 }
 
 // Stores the gradients of the small parameters by column, and returns the sum of the squares of this thread's gradients.
@@ -133,10 +130,28 @@ __device__ __forceinline__ float gradient_norm(const SharedMemory& shared, int u
     return square_root(sum) * (1.0f / BATCH);
 }
 
+// The place of sums i and i + 1 of a thread in an array of global memory that has the layout of the parameters.
+__device__ __forceinline__ float2& owned_pair(float* flat, int i, const Lane& l) {
+    float* network = flat + (i64)blockIdx.x * AGENT_SIZE + l.network * NETWORK_SIZE + SECOND_WEIGHTS;
+    return *(float2*)(network + owned_output(i, l) * H + owned_input(i, l));
+}
+__device__ __forceinline__ void load_pairs(float* flat, float (&x)[OWNED + 1], const Lane& l) {
+#pragma unroll
+    for (int i = 0; i < OWNED; i += 2) {
+        const float2 pair = owned_pair(flat, i, l);
+        x[i] = pair.x, x[i + 1] = pair.y;
+    }
+}
+__device__ __forceinline__ void store_pairs(float* flat, const float (&x)[OWNED + 1], const Lane& l) {
+#pragma unroll
+    for (int i = 0; i < OWNED; i += 2) owned_pair(flat, i, l) = make_float2(x[i], x[i + 1]);
+}
+
 // Loads second weights and first moments from where they are between updates, and stores them there.
-__device__ __forceinline__ void load_owned(const SharedMemory& shared, int network, float (&weights)[OWNED + 1],
+__device__ __forceinline__ void load_owned(const Batch& b, const SharedMemory& shared, int network, float (&weights)[OWNED + 1],
     float (&exp_avg)[OWNED + 1]) {
     const Lane l(network);
+    if (!OWNED_IN_SHARED) return load_pairs(b.parameters, weights, l), load_pairs(b.exp_avg, exp_avg, l);
     const BetweenUpdates& between = shared.networks[l.network].between;
 #pragma unroll
     for (int i = 0; i < OWNED / 4; i++) {
@@ -146,9 +161,10 @@ __device__ __forceinline__ void load_owned(const SharedMemory& shared, int netwo
         exp_avg[4 * i] = a.x, exp_avg[4 * i + 1] = a.y, exp_avg[4 * i + 2] = a.z, exp_avg[4 * i + 3] = a.w;
     }
 }
-__device__ __forceinline__ void store_owned(SharedMemory& shared, int network, const float (&weights)[OWNED + 1],
+__device__ __forceinline__ void store_owned(const Batch& b, SharedMemory& shared, int network, const float (&weights)[OWNED + 1],
     const float (&exp_avg)[OWNED + 1]) {
     const Lane l(network);
+    if (!OWNED_IN_SHARED) return store_pairs(b.parameters, weights, l), store_pairs(b.exp_avg, exp_avg, l);
     BetweenUpdates& between = shared.networks[l.network].between;
 #pragma unroll
     for (int i = 0; i < OWNED / 4; i++) {
@@ -159,15 +175,17 @@ __device__ __forceinline__ void store_owned(SharedMemory& shared, int network, c
 }
 
 // The gradient of a minibatch times its size: in `sums`, and that of the small parameters in shared memory, with the sums of
-// squares of each warp. Positions and addresses are computed here, so that they occupy no registers over the loop.
+// squares of each warp. Positions and addresses are computed here, so that they occupy no registers over the loop. Second moments
+// that are in global memory are loaded, because the norm can be computed meanwhile.
 __device__ __forceinline__ void compute_gradient(const Batch& b, SharedMemory& shared, int network, int update,
-    GradientSums& sums) {
+    GradientSums& sums, float (&exp_avg_sq)[OWNED + 1]) {
     add_gradient<false>(b, shared, network, update, 0, sums);
 #pragma unroll 1
     for (int pass = 1; pass < PASSES; pass++) add_gradient<true>(b, shared, network, update, pass, sums);
     const Lane l(network);
     complete(sums.w1), complete(sums.w3), complete(sums.ones);
     if (LAYERS == 2) complete(sums.w2);
+    if (!SECOND_MOMENTS_IN_SHARED) load_pairs(b.exp_avg_sq, exp_avg_sq, l);
     // The products of all warps have read what the gradients take the place of.
     if (!SMALL_IN_SHARED) sync_warpgroup(l.network);
     const float squares = sum_over_warp(store_small_gradients(shared.networks[l.network], sums, l));
@@ -185,8 +203,13 @@ __device__ __forceinline__ void decay_moments(const Batch& b, SharedMemory& shar
     for (int i = 0; i < OWNED; i++) exp_avg[i] *= decay1;
 #pragma unroll
     for (int i = 0; i < OWNED / 4; i++) {
-        float4& v = ((float4*)m.exp_avg_sq)[i * NETWORK_THREADS + l.thread];
-        v = make_float4(v.x * decay2, v.y * decay2, v.z * decay2, v.w * decay2);
+        if (SECOND_MOMENTS_IN_SHARED) {
+            float4& v = ((float4*)m.exp_avg_sq)[i * NETWORK_THREADS + l.thread];
+            v = make_float4(v.x * decay2, v.y * decay2, v.z * decay2, v.w * decay2);
+        } else {
+            float2 &v = owned_pair(b.exp_avg_sq, 4 * i, l), &w = owned_pair(b.exp_avg_sq, 4 * i + 2, l);
+            v = make_float2(v.x * decay2, v.y * decay2), w = make_float2(w.x * decay2, w.y * decay2);
+        }
     }
     const SmallParameters s = small_parameters_of(b, shared, l.network);
 #pragma unroll 1
@@ -204,12 +227,17 @@ __device__ __forceinline__ StepFactors scaled_factors(const SharedMemory& shared
 
 // A step of Adam with the gradient `sums`, whose norm over both networks is `norm`.
 __device__ __forceinline__ void step_network(const Batch& b, SharedMemory& shared, int network, const StepFactors& f,
-    float norm, const GradientSums& sums, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1]) {
+    float norm, const GradientSums& sums, float (&weights)[OWNED + 1], float (&exp_avg)[OWNED + 1],
+    float (&exp_avg_sq)[OWNED + 1]) {
     const Lane l(network);
     NetworkMemory& m = shared.networks[l.network];
     // All moments first, so that no store is between their loads.
 #pragma unroll
-    for (int i = 0; i < OWNED / 4; i++) {
+    for (int i = 0; i < OWNED && !SECOND_MOMENTS_IN_SHARED; i++)
+        step_of_adam(weights[i], exp_avg[i], exp_avg_sq[i], sums.w2[i], f);
+    if (!SECOND_MOMENTS_IN_SHARED) store_pairs(b.exp_avg_sq, exp_avg_sq, l);
+#pragma unroll
+    for (int i = 0; i < OWNED / 4 && SECOND_MOMENTS_IN_SHARED; i++) {
         float4& at = ((float4*)m.exp_avg_sq)[i * NETWORK_THREADS + l.thread];
         float4 v = at;
         float *w = weights + 4 * i, *a = exp_avg + 4 * i;
@@ -231,7 +259,7 @@ __device__ __forceinline__ void step_network(const Batch& b, SharedMemory& share
 __device__ __forceinline__ bool run_updates(const Batch& b, SharedMemory& shared) {
     const int network = Lane().network;
     float weights[OWNED + 1], exp_avg[OWNED + 1];
-    load_owned(shared, network, weights, exp_avg);
+    load_owned(b, shared, network, weights, exp_avg);
     __syncthreads();  // activations take the place of what was loaded
     bool is_finite = true;
     int k = 0;
@@ -241,19 +269,20 @@ __device__ __forceinline__ bool run_updates(const Batch& b, SharedMemory& shared
         GradientSums sums;
 #pragma unroll 1
         for (; k < end; k++) {
-            compute_gradient(b, shared, network, k, sums);
+            float exp_avg_sq[OWNED + 1];
+            compute_gradient(b, shared, network, k, sums, exp_avg_sq);
             __syncthreads();
             const float norm = gradient_norm(shared, k);
             const StepFactors factors = scaled_factors(shared, k, norm);
             is_finite = isfinite(norm);
             if (!is_finite) break;
-            step_network(b, shared, network, factors, norm, sums, weights, exp_avg);
+            step_network(b, shared, network, factors, norm, sums, weights, exp_avg, exp_avg_sq);
         }
         if (b.gradient && k == (int)b.num_updates) copy_gradient(b, shared, network, sums);
         decay_moments(b, shared, network, exp_avg, k - first);
     }
     __syncthreads();
-    store_owned(shared, network, weights, exp_avg);
+    store_owned(b, shared, network, weights, exp_avg);
     if (threadIdx.x == 0) shared.settings.adam_step += (float)k;
     return is_finite;
 }

@@ -5,21 +5,21 @@
 // The values of 64 inputs, by the four warps of a warpgroup, with the critic's network.
 __device__ __forceinline__ void evaluate_critic(const NetworkMemory& m, const float* inputs, int pitch, float* value,
     const Lane& l) {
-    const u64 edge = descriptor(m.edge), w2 = descriptor(m.w2), w3 = descriptor(m.w3);
+    const Operands o = operands_of(m, l);
     const int row = 16 * l.warp + l.g;
     u32 x[X_STEPS][4], one[1][4];
     load_inputs(x, inputs + row * pitch, inputs + (row + 8) * pitch, l.t);
     one_column(one, l.t);
     float first[32], second[32], z[4];
     Fragments h1, h2;
-    fence_products(), multiply_edge<X_STEPS>(first, x, edge, 0), commit_products(), wait_products<0>();
+    fence_products(), o.multiply_edge<X>(first, x, AT_EDGE, 0), commit_products(), wait_products<0>();
     activate(h1, first);
     if (LAYERS == 2) {
-        fence_products(), multiply_edge<1>(second, one, edge, BIAS_COLUMN);
-        multiply_fragments<true, 4>(second, h1, w2), commit_products(), wait_products<0>();
+        fence_products(), o.multiply_edge<8>(second, one, AT_EDGE, BIAS_COLUMN);
+        o.add_weights(second, h1, AT_W2), commit_products(), wait_products<0>();
         activate(h2, second);
     }
-    fence_products(), multiply_fragments<false, 4>(z, LAYERS == 2 ? h2 : h1, w3), commit_products(), wait_products<0>();
+    fence_products(), o.multiply_transposed(z, LAYERS == 2 ? h2 : h1, AT_LAST_COPY), commit_products(), wait_products<0>();
     complete(z);
     if (l.t == 0) value[row] = z[0] + m.tail[0][0], value[row + 8] = z[2] + m.tail[0][0];
 }
