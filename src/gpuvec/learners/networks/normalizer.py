@@ -47,7 +47,7 @@ class Normalizer(nn.Module):
         samples = tuple(range(obs.dim() - self.mean.dim()))
         if mask is None:  # without temporary tensors of the size of the samples, but for one
             mean = obs.mean(samples, dtype=torch.float64)
-            count = self.count.new_tensor(obs.numel() // max(1, self.mean.numel()))
+            count = torch.full_like(self.count, obs.numel() // max(1, self.mean.numel()))
             return count, mean, (obs - mean.float()).square_().mean(samples, dtype=torch.float64)
         weight = mask.view(*mask.shape, *(1,) * self.mean.dim()).to(obs.dtype)
         count = weight.sum(dtype=torch.float64)
