@@ -107,8 +107,7 @@ class OutputBuffers:
     """Provides the output arrays of each step.
 
     Args:
-        buffers: {name: buffer} of the outputs, in the order of the kernel's arguments.
-        num_envs: E.
+        buffers: {name: buffer} of the outputs, in the order of the kernel's arguments, with all axes of their arrays.
         device: the device that kernels run on.
         framework: the framework of the arrays.
         ring: the number of sets that are reused in turn; None for new arrays in every step.
@@ -117,10 +116,8 @@ class OutputBuffers:
         OutOfMemoryError: the ring does not fit on the device.
     """
 
-    def __init__(
-        self, buffers: dict[str, Buffer], num_envs: int, device: Device, framework: Framework, ring: int | None
-    ) -> None:
-        self._buffers, self._num_envs, self._device, self._framework = tuple(buffers.values()), num_envs, device, framework
+    def __init__(self, buffers: dict[str, Buffer], device: Device, framework: Framework, ring: int | None) -> None:
+        self._buffers, self._device, self._framework = tuple(buffers.values()), device, framework
         self.names = tuple(buffers)
         """The names of the outputs in `out`."""
         self._ring = ring
@@ -128,11 +125,10 @@ class OutputBuffers:
         self._out_framework = Framework(Device("cpu")) if framework.copies else framework
         self._layouts = []
         for name, buffer in buffers.items():
-            shape = (num_envs, *buffer.shape)
             unit = max(1, framework.alignment // np.dtype(buffer.dtype).itemsize)  # elements
-            stride = -(-math.prod(shape) // unit) * unit
+            stride = -(-math.prod(buffer.shape) // unit) * unit
             is_final = name.startswith(("final_obs", "final_critic_obs"))
-            self._layouts.append(_SlabLayout(shape, buffer.dtype, "zeros" if is_final else "empty", stride, unit - 1))
+            self._layouts.append(_SlabLayout(buffer.shape, buffer.dtype, "zeros" if is_final else "empty", stride, unit - 1))
         self._strides = np.array([layout.stride * np.dtype(layout.dtype).itemsize for layout in self._layouts])  # in bytes
         self._bytes = int(self._strides.sum())  # of one set
         self._captured: list[Outputs] = []
@@ -210,7 +206,7 @@ class OutputBuffers:
         for k, (name, buffer) in enumerate(zip(self.names, self._buffers, strict=True)):
             if name not in out:
                 continue
-            array, shape, dtype_name = out[name], (self._num_envs, *buffer.shape), np.dtype(buffer.dtype).name
+            array, shape, dtype_name = out[name], buffer.shape, np.dtype(buffer.dtype).name
             pointer = self._out_framework.pointer(array)
             if (
                 pointer is None
@@ -230,17 +226,12 @@ class OutputBuffers:
         return np.array(addresses, np.int64).tobytes(), tuple(arrays)
 
     def to_user(self, arrays: tuple[Any, ...], out: Mapping[str, Any] | None) -> tuple[Any, ...]:
-        """Returns the arrays that the caller of a step gets.
+        """Returns copies on the host of the arrays of a step, which are written to `out`, where users get copies.
 
         Args:
             arrays: the arrays that the kernel writes to.
             out: {name of an output: array to write to}, which the caller passed; None for none.
-
-        Returns:
-            `arrays` themselves, or where users get copies on the host those copies, which are written to `out`.
         """
-        if not self._framework.copies:
-            return arrays
         copies: list[Any] = list(copies_on_host(arrays))
         for k, name in enumerate(self.names):
             if out is not None and name in out:
