@@ -228,22 +228,22 @@ def prepare(
     """
     if (checkpoint_every is not None and checkpoint_every < 1) or episodes < 1:
         raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
-    gpus, max_restarts = start.gpus, start.max_restarts
-    if gpus < 0 or max_restarts < 0 or (max_restarts and not gpus):
-        raise ValueError(f"gpus and max_restarts must be at least 0, and restarts are for gpus, got {gpus} and {max_restarts}.")
-    if gpus and read_launch() is None:
+    if start.gpus < 0 or start.max_restarts < 0 or (start.max_restarts and not start.gpus):
+        values = f"{start.gpus} and {start.max_restarts}"
+        raise ValueError(f"gpus and max_restarts must be at least 0, and restarts are for gpus, got {values}.")
+    if start.gpus and read_launch() is None:
         if device not in ("auto", "cuda"):
             raise ValueError(
-                f"--gpus {gpus} is for GPUs, and the device is {device}. Processes on a CPU are started by `torchrun "
-                f"--standalone --nproc-per-node {gpus} -m gpuvec ...`."
+                f"--gpus {start.gpus} is for GPUs, and the device is {device}. Processes on a CPU are started by `torchrun "
+                f"--standalone --nproc-per-node {start.gpus} -m gpuvec ...`."
             )
         from gpuvec.engine.backends.device import parse_device
 
         try:
-            parse_device(f"cuda:{gpus - 1}")
+            parse_device(f"cuda:{start.gpus - 1}")
         except DeviceError as error:
-            raise DeviceError(f"--gpus {gpus}: {error}") from error
-        command = torchrun_command(sys.argv[1:], gpus, max_restarts)
+            raise DeviceError(f"--gpus {start.gpus}: {error}") from error
+        command = torchrun_command(sys.argv[1:], start.gpus, start.max_restarts)
         sys.stdout.flush()
         # One thread is enough beside a GPU, and torchrun warns unless the number is set.
         os.execve(command[0], command, {"OMP_NUM_THREADS": "1", **os.environ})  # noqa: S606  # a list of words, without a shell

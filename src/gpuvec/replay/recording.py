@@ -19,7 +19,7 @@ from gpuvec.errors import ReplayError
 from gpuvec.learners.algorithms import ALL
 from gpuvec.observations import NearestNeighbors
 from gpuvec.replay.document import Replay
-from gpuvec.replay.scene import Details, Event, Scene, episode_events
+from gpuvec.replay.scene import Details, Event, Scene, episode_events, host_states
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
@@ -290,9 +290,7 @@ def find_neighbors(episode: Episode, agents: Sequence[int]) -> NDArray[np.int32]
     if not isinstance(search, NearestNeighbors) or steps * len(agents) * count > MAX_DISTANCES:
         return None
     neighbors = np.full((steps, len(agents), observation.max_neighbors), -1, np.int32)
-    for t in range(steps):
-        fields = {name: values[t] for name, values in episode.states.items()}
-        s = env.state(**{name: fields.get(name) for name in env.state._fields})
+    for t, s in enumerate(host_states(episode)[:steps]):
         for k, i in enumerate(agents):
             if search.mask is None or search.mask(i, s, p):
                 pairs = sorted((search.distance(i, j, s, p), j) for j in range(count))
