@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -92,17 +92,6 @@ SLAB_STEPS = 256
 Outputs = tuple[bytes, tuple[Any, ...]]
 
 
-class _SlabLayout(NamedTuple):
-    """How the arrays of one output are placed in its slab."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    # Steps write only those rows of final_obs whose episode ended, so the others must begin with zeros.
-    allocate: Literal["zeros", "empty"]
-    stride: int  # elements from the array of one step to that of the next, so that all are aligned if the first is
-    padding: int  # elements by which the first array may have to be moved to be aligned
-
-
 class OutputBuffers:
     """Provides the output arrays of each step.
 
@@ -123,13 +112,9 @@ class OutputBuffers:
         self._ring = ring
         # The framework of the arrays that a caller may pass to be written to.
         self._out_framework = Framework(Device("cpu")) if framework.copies else framework
-        self._layouts = []
-        for name, buffer in buffers.items():
-            unit = max(1, framework.alignment // np.dtype(buffer.dtype).itemsize)  # elements
-            stride = -(-math.prod(buffer.shape) // unit) * unit
-            is_final = name.startswith(("final_obs", "final_critic_obs"))
-            self._layouts.append(_SlabLayout(buffer.shape, buffer.dtype, "zeros" if is_final else "empty", stride, unit - 1))
-        self._strides = np.array([layout.stride * np.dtype(layout.dtype).itemsize for layout in self._layouts])  # in bytes
+        # Bytes from the array of one step to that of the next, so that all are aligned if the first is.
+        sizes = np.array([math.prod(b.shape) * np.dtype(b.dtype).itemsize for b in self._buffers])
+        self._strides = -(-sizes // framework.alignment) * framework.alignment
         self._bytes = int(self._strides.sum())  # of one set
         self._captured: list[Outputs] = []
         self._ready: Iterator[Outputs] = iter(())
@@ -169,14 +154,19 @@ class OutputBuffers:
     def _allocate(self, steps: int) -> Iterator[Outputs]:
         """Allocates slabs for a number of steps and returns their sets of outputs."""
         first_addresses, arrays = [], []
-        for layout in self._layouts:
-            slab = getattr(self._device.arrays, layout.allocate)(steps * layout.stride + layout.padding, layout.dtype)
+        for name, buffer, stride in zip(self.names, self._buffers, self._strides.tolist(), strict=True):
+            # Steps write only those rows of final_obs whose episode ended, so the others must begin with zeros.
+            is_final = name.startswith(("final_obs", "final_critic_obs"))
+            allocate = self._device.arrays.zeros if is_final else self._device.arrays.empty
+            itemsize = np.dtype(buffer.dtype).itemsize
+            size, padding = steps * stride // itemsize, max(self._framework.alignment // itemsize, 1) - 1
+            slab = allocate(size + padding, buffer.dtype)
             address = address_of(slab)
-            if layout.padding:
-                skipped = -address % self._framework.alignment // slab.itemsize
-                slab, address = slab[skipped : skipped + steps * layout.stride], address + skipped * slab.itemsize
+            if padding:
+                skipped = -address % self._framework.alignment // itemsize
+                slab, address = slab[skipped : skipped + size], address + skipped * itemsize
             first_addresses.append(address)
-            arrays.append(self._framework.rows(slab, steps, layout.shape))
+            arrays.append(self._framework.rows(slab, steps, buffer.shape))
         addresses = np.arange(steps)[:, None] * self._strides + first_addresses
         packed = addresses.view(f"V{8 * len(first_addresses)}").ravel().tolist()
         return zip(packed, zip(*arrays, strict=True), strict=True)
