@@ -349,15 +349,15 @@ class Measure(NamedTuple):
 
 
 LINES_OF_CODE = {  # {folders of the package: lines of code}
-    ("",): 32_492,
+    ("",): 32_462,
     ("engine",): 8_866,
     ("engine/compiler",): 1_804,
     ("engine/single_agent", "engine/multi_agent"): 2_876,
     ("engine/layout",): 1_340,
     ("engine/backends",): 2_689,
     ("learners",): 12_279,
-    ("testing",): 3_144,
-    ("vector",): 2_620,
+    ("testing",): 3_139,
+    ("vector",): 2_613,
     ("cli",): 2_576,
 }
 # The last ones are budgets of wholes, which may only fall.

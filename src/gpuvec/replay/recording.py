@@ -133,17 +133,6 @@ class _Recorder:
             return None if own is None else own[:, self._roles[self._only_role].index(agent)]
         return arrays[:, agent] if self._is_multi_agent else arrays
 
-    def _role_of(self, agent: int) -> str | None:
-        """Returns the role whose policy acts for an agent; None if one policy acts for all."""
-        return None if self._policy.roles == (ALL,) else next(role for role, agents in self._roles.items() if agent in agents)
-
-    def _probabilities_of(self, obs: NDArray[Any], mask: NDArray[Any] | None, role: str | None) -> Any:
-        """Returns the probabilities of all components of actions, (T, N); None for continuous actions."""
-        if isinstance(self._policy.spaces[self._policy.find_role(role)].action, gym.spaces.Box):
-            return None
-        parts = self._policy.probabilities(obs, mask, role=role)
-        return np.concatenate(parts if isinstance(parts, tuple) else (parts,), -1)
-
     @property
     def _action_space(self) -> gym.Space[Any]:
         """The action space of the agents with details."""
@@ -156,12 +145,6 @@ class _Recorder:
             return name_choices(sizes)
         num_components = math.prod(self._action_space.shape or ())
         return declared_names(episode, "action_names", sum(sizes) or num_components) or name_choices(sizes)
-
-    def _values_of(self, obs: NDArray[Any], role: str | None) -> Any:
-        """Returns the values, (T,); None if the value function has observations of its own."""
-        if self._policy.spaces[self._policy.find_role(role)].critic_observation is not None:
-            return None
-        return self._policy.value(obs, role=role)
 
     def details(self, row: int, episode: Episode) -> Details:
         """Returns the details of an episode.
@@ -178,13 +161,20 @@ class _Recorder:
             actions = np.asarray(episode.actions)
             actions = actions[:, self.agents] if self._is_multi_agent else actions[:, None]
         # One call of a network for all steps takes a small part of the time of one for each step.
-        observations, probabilities, values = [], [], []
+        observations, probabilities, values = [], list[Any](), list[Any]()
         for agent in self.agents:
-            role, obs = self._role_of(agent), np.stack([x[row] for x in self._observations[agent][:steps]])
+            # The role whose policy acts for the agent; None if one policy acts for all.
+            role = next((role for role, agents in self._roles.items() if agent in agents), None)
+            role = None if self._policy.roles == (ALL,) else role
+            spaces = self._policy.spaces[self._policy.find_role(role)]
+            obs = np.stack([x[row] for x in self._observations[agent][:steps]])
             mask = np.stack([x[row] for x in self._masks[agent][:steps]]) if self._masks[agent] else None
             observations.append(obs.reshape(steps, -1))
-            probabilities.append(self._probabilities_of(obs, mask, role))
-            values.append(self._values_of(obs, role))
+            parts = () if isinstance(spaces.action, gym.spaces.Box) else self._policy.probabilities(obs, mask, role=role)
+            # (T, N) of all components of actions; None for continuous ones
+            probabilities.append(np.concatenate(parts if isinstance(parts, tuple) else (parts,), -1) if len(parts) else None)
+            # A value function may have observations of its own.
+            values.append(self._policy.value(obs, role=role) if spaces.critic_observation is None else None)
         observation = np.stack(observations, 1)
         value = None if values[0] is None else np.stack(values, 1)
         num_features = observation.shape[-1]
