@@ -189,13 +189,10 @@ def require_params(env: Any) -> None:
                 env, f"{field} has the default {describe_value(value)}; a parameter is a Python float, int or bool."
             )
         if hints.get(name) in PARAMETER_TYPES and type(value) is not hints[name]:
-            declared_type, value_type = hints[name].__name__, type(value).__name__
-            remedy = f"write {float(value)!r}"
-            if hints[name] is not float:
-                remedy = f"change the default, or declare it as {value_type}"
-            raise _declaration_error(
-                env, f"{field} is declared {declared_type}, and its default {describe_value(value)} has another type: {remedy}."
-            )
+            own_type = f"change the default, or declare it as {type(value).__name__}"
+            remedy = f"write {float(value)!r}" if hints[name] is float else own_type
+            problem = f"{field} is declared {hints[name].__name__}, and its default {describe_value(value)} has another type"
+            raise _declaration_error(env, f"{problem}: {remedy}.")
 
 
 PHASE_KINDS = "a function, each(...), assign(...), or a reduction such as count_of(...)"

@@ -140,7 +140,7 @@ def test_the_dashboard_and_the_spinner_show_texts_as_they_are(monkeypatch: pytes
     waiting = Waiting(EVIL)
     waiting._timer.cancel()
     waiting._show()  # a text with markup would raise an error
-    waiting.stop()
+    waiting.close()
 
 
 def test_names_of_files_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -32,27 +32,26 @@ MAX_MEANS = 64  # of a sparkline
 class Waiting:
     """Shows on standard error what the command is waiting for, if that takes longer than a second.
 
-    On a terminal it is a spinner, which `stop` removes. Elsewhere it is a line.
+    On a terminal it is a spinner, which `close` removes. Elsewhere it is a line.
 
     Args:
         text: what the command is doing, such as "compiling gpuvec/CartPole-v1".
     """
 
     def __init__(self, text: str) -> None:
-        self._text, self._status = text, None
-        self._lock, self._stopped = threading.Lock(), False
+        self._text, self._lock, self._stopped = text, threading.Lock(), False
+        self._status: Any = None
         self._timer = threading.Timer(SECONDS_UNTIL_SHOWN, self._show)
         self._timer.daemon = True
         self._timer.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Removes the spinner. A line that was printed stays."""
         self._timer.cancel()
         with self._lock:
             self._stopped = True
             if self._status is not None:
                 self._status.stop()
-                self._status = None
 
     def _show(self) -> None:
         with self._lock:
@@ -65,23 +64,17 @@ class Waiting:
             from rich.status import Status
             from rich.text import Text
 
-            status: Any = Status(Text(printable(self._text)), console=Console(stderr=True))
-            status.start()
-            self._status = status
+            self._status = Status(Text(printable(self._text)), console=Console(stderr=True))
+            self._status.start()
 
 
-@contextmanager
-def waiting(text: str) -> Iterator[None]:
+def waiting(text: str) -> closing[Waiting]:
     """Shows on standard error what the command is waiting for in the block, if that takes longer than a second.
 
     Args:
         text: what the command is doing, such as "loading PyTorch".
     """
-    wait = Waiting(text)
-    try:
-        yield
-    finally:
-        wait.stop()
+    return closing(Waiting(text))
 
 
 class Progress:
@@ -124,7 +117,7 @@ class Progress:
             text: what it is doing; "" if it does not wait any more.
         """
         if self._waiting is not None:
-            self._waiting.stop()
+            self._waiting.close()
         self._waiting = Waiting(text) if text else None
 
     def update(

@@ -48,7 +48,7 @@ class RoleOutputs:
         """The names of the outputs in the order of `merge`."""
         self.buffers = {"{} of {}".format(*roles[name]) if name in roles else name: b for name, b in outputs.items()}
         """{name: buffer} of the outputs in their own order; an output of a role has a name such as "obs of speaker"."""
-        self._places = tuple(places.values())
+        self._places = places
 
     def merge(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the outputs in the order of `names`, those of roles as dicts {role: array}.
@@ -58,7 +58,7 @@ class RoleOutputs:
         """
         return tuple(
             arrays[place] if isinstance(place, int) else {role: arrays[k] for role, k in place.items()}
-            for place in self._places
+            for place in self._places.values()
         )
 
     def split(self, out: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class RoleOutputs:
             raise TypeError(f"out must be a dict of arrays to write to, got {describe_value(out)}.")
         arrays: dict[str, Any] = {}
         for name, value in out.items():
-            place = dict(zip(self.names, self._places, strict=True)).get(name)
+            place = self._places.get(name)
             if not isinstance(place, dict):
                 arrays[name] = value
             elif not isinstance(value, Mapping) or not value.keys() <= place.keys():
