@@ -349,7 +349,7 @@ class Measure(NamedTuple):
 
 
 LINES_OF_CODE = {  # {folders of the package: lines of code}
-    ("",): 32_443,
+    ("",): 32_442,
     ("engine",): 8_866,
     ("engine/compiler",): 1_804,
     ("engine/single_agent", "engine/multi_agent"): 2_876,
@@ -358,7 +358,7 @@ LINES_OF_CODE = {  # {folders of the package: lines of code}
     ("learners",): 12_279,
     ("testing",): 3_138,
     ("vector",): 2_612,
-    ("cli",): 2_566,
+    ("cli",): 2_565,
 }
 # The last ones are budgets of wholes, which may only fall.
 MEASURES = {
@@ -381,7 +381,7 @@ MEASURES = {
     "engine_nested_percent": Measure(
         partial(nested_functions, folder="engine"), 13.5, partial(count_functions, folder="engine")
     ),
-    "alias_names": Measure(alias_names, 284),
+    "alias_names": Measure(alias_names, 280),
     "deep_classes": Measure(deep_classes, 3),
     "schema_calls": Measure(schema_calls, 4),
 }

@@ -295,12 +295,12 @@ def run_search(search: Search, writer: SweepWriter, checkpoint_every: int | None
 
 def train_command(result: SweepResult) -> str:
     """Returns the command that trains one policy with the best settings."""
-    base, best = result.confirmed.args.base, result.best
+    base = result.confirmed.args.base
     shared = {"num_envs": base.num_envs, "num_steps": base.num_steps, "total_steps": base.total_steps}
-    own = {name: f"{value:.6g}" for name, value in best.items() if not name.startswith(PARAMS_PREFIX)}
+    own = {name: f"{value:.6g}" for name, value in result.best.items() if not name.startswith(PARAMS_PREFIX)}
     options = [f"--{name.replace('_', '-')} {value}" for name, value in {**shared, **own}.items()]
-    params = {name: value for name, value in base.params.items() if f"{PARAMS_PREFIX}{name}" not in best}
-    params |= {name.removeprefix(PARAMS_PREFIX): value for name, value in best.items() if name.startswith(PARAMS_PREFIX)}
+    params = {name: value for name, value in base.params.items() if f"{PARAMS_PREFIX}{name}" not in result.best}
+    params |= {name.removeprefix(PARAMS_PREFIX): value for name, value in result.best.items() if name.startswith(PARAMS_PREFIX)}
     if params:
         options.append("--params " + " ".join(f"{name} {value:.6g}" for name, value in params.items()))
     return " ".join(["gpuvec train", f"--env {base.env}", *options])
