@@ -140,7 +140,7 @@ def add_run(figures: Figures, world: int, run: Result) -> None:
 
 def print_summary(results: dict[int, Result]) -> None:
     """Prints a table of all worlds."""
-    from gpuvec.cli.text_table import print_table
+    from gpuvec.cli.terminal import print_table
 
     rows = [["processes", "variant", "M steps/s", "efficiency", "exchanges", "share", "10^12 steps"]]
     for world, result in results.items():

@@ -349,16 +349,16 @@ class Measure(NamedTuple):
 
 
 LINES_OF_CODE = {  # {folders of the package: lines of code}
-    ("",): 32_691,
+    ("",): 32_492,
     ("engine",): 8_866,
     ("engine/compiler",): 1_804,
     ("engine/single_agent", "engine/multi_agent"): 2_876,
     ("engine/layout",): 1_340,
     ("engine/backends",): 2_689,
     ("learners",): 12_333,
-    ("testing",): 3_152,
-    ("vector",): 2_647,
-    ("cli",): 2_604,
+    ("testing",): 3_138,
+    ("vector",): 2_612,
+    ("cli",): 2_561,
 }
 # The last ones are budgets of wholes, which may only fall.
 MEASURES = {
@@ -374,7 +374,7 @@ MEASURES = {
         f"lines {' + '.join(folders) or 'of code'}": Measure(partial(code_lines, folders=folders), limit)
         for folders, limit in LINES_OF_CODE.items()
     },
-    "single_importers": Measure(single_importers, 11),
+    "single_importers": Measure(single_importers, 7),
     "engine_used_once_percent": Measure(
         partial(functions_used_once, folder="engine"), 39.0, partial(count_functions, folder="engine")
     ),

@@ -189,20 +189,17 @@ def require_params(env: Any) -> None:
                 env, f"{field} has the default {describe_value(value)}; a parameter is a Python float, int or bool."
             )
         if hints.get(name) in PARAMETER_TYPES and type(value) is not hints[name]:
-            declared_type, value_type = hints[name].__name__, type(value).__name__
-            remedy = f"write {float(value)!r}"
-            if hints[name] is not float:
-                remedy = f"change the default, or declare it as {value_type}"
-            raise _declaration_error(
-                env, f"{field} is declared {declared_type}, and its default {describe_value(value)} has another type: {remedy}."
-            )
+            own_type = f"change the default, or declare it as {type(value).__name__}"
+            remedy = f"write {float(value)!r}" if hints[name] is float else own_type
+            problem = f"{field} is declared {hints[name].__name__}, and its default {describe_value(value)} has another type"
+            raise _declaration_error(env, f"{problem}: {remedy}.")
 
 
 PHASE_KINDS = "a function, each(...), assign(...), or a reduction such as count_of(...)"
 
 
 def require_phases(env: Any) -> None:
-    """Checks that the phases are a tuple of functions, assignments and reductions.
+    """Checks that the phases are a tuple of functions, assignments and reductions, and `reset` a function or such a tuple.
 
     Args:
         env: the environment, a `MultiAgentEnv`.
@@ -210,29 +207,17 @@ def require_phases(env: Any) -> None:
     Raises:
         AuthoringError: they are something else.
     """
+    if not callable(env.reset):
+        if not isinstance(env.reset, tuple) or hasattr(env.reset, "_fields") or not env.reset:
+            raise _declaration_error(env, f"reset is {describe_value(env.reset)}; it must be a function, or a tuple of phases.")
+        for number, phase in enumerate(env.reset):
+            _require_phase(env, f"phase {number} of reset", phase)
     if not isinstance(env.phases, tuple) or hasattr(env.phases, "_fields"):
         raise _declaration_error(
             env, f"phases is {describe_value(env.phases)}; it must be a tuple, even of one phase: phases=(move,)."
         )
     for number, phase in enumerate(env.phases):
         _require_phase(env, f"phase {number}", phase)
-
-
-def require_reset(env: Any) -> None:
-    """Checks that `reset` is a function or a tuple of phases.
-
-    Args:
-        env: the environment, a `MultiAgentEnv`.
-
-    Raises:
-        AuthoringError: it is something else.
-    """
-    if callable(env.reset):
-        return
-    if not isinstance(env.reset, tuple) or hasattr(env.reset, "_fields") or not env.reset:
-        raise _declaration_error(env, f"reset is {describe_value(env.reset)}; it must be a function, or a tuple of phases.")
-    for number, phase in enumerate(env.reset):
-        _require_phase(env, f"phase {number} of reset", phase)
 
 
 def _require_phase(env: Any, name: str, phase: Any) -> None:
@@ -249,7 +234,10 @@ def _require_scatter(env: Any, name: str, phase: Reduction) -> None:
     """Raises AuthoringError unless `at` of a reduction is a function, and its result does not depend on an order."""
     if not callable(phase.at):
         raise _declaration_error(env, f"{name} has at={describe_value(phase.at)}; it must be a function at(index, s, p).")
-    if phase.kind == "sum" and _dtype(get_type_hints(env.state, include_extras=True).get(phase.field)) == np.float32:
+    hint = get_type_hints(env.state, include_extras=True).get(phase.field)
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    element_types = get_args(get_args(hint)[1]) if get_origin(hint) is np.ndarray else ()  # none of a scalar
+    if phase.kind == "sum" and element_types and np.dtype(element_types[0]) == np.float32:
         code = phase.function.__code__
         line = linecache.getline(code.co_filename, code.co_firstlineno).strip()
         raise AuthoringError(
@@ -257,11 +245,3 @@ def _require_scatter(env: Any, name: str, phase: Reduction) -> None:
             "whose rounding depends on the order of threads: declare the field as Ints, and add integers of a fixed scale, "
             "such as int(1000.0 * x)."
         )
-
-
-def _dtype(hint: Any) -> Any:
-    """The dtype of the elements of a field whose type is an array, from its annotation; None for any other type."""
-    if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    element_types = get_args(get_args(hint)[1]) if get_origin(hint) is np.ndarray else ()
-    return np.dtype(element_types[0]) if element_types else None

@@ -10,7 +10,6 @@ import ctypes
 import importlib
 import platform
 import warnings
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -189,9 +188,9 @@ def _check_outputs(working_devices: tuple[str, ...], gpu_extra: str) -> list[Fin
         "cupy": _install_command(gpu_extra) if gpu_extra else "",
     }
     findings = []
-    for name, find_problem in OUTPUT_PROBLEMS.items():
+    for name in ("torch", "jax", "cupy", "numpy", "dlpack"):
         try:
-            problems = {device: find_problem(device) for device in working_devices}
+            problems = {device: _output_problem(name, device) for device in working_devices}
         except Exception as error:
             findings.append(Finding("output", name, False, _first_line(error), remedies.get(name, "")))
             continue
@@ -214,39 +213,21 @@ def _check_key() -> Finding:
     return Finding("key", "signature", True, f"{path}{creation}")
 
 
-def _torch_problem(device: str) -> str:
-    torch = importlib.import_module("torch")
-    usable = device == "cpu" or torch.cuda.is_available()
-    return "" if usable else f"torch {torch.__version__} finds no GPU; install its build for the driver's CUDA version"
-
-
-def _jax_problem(device: str) -> str:
+def _output_problem(name: str, device: str) -> str:
+    """Returns why an output cannot be used with a device, "" if it can; raises an error if its library cannot be imported."""
+    if name == "dlpack":
+        return ""
     # The import alone initialises no device. JAX would reserve most of a GPU's memory if it were asked for its devices.
-    importlib.import_module("jax")
-    usable = device == "cpu" or _installed_version("jax-cuda12-plugin") or _installed_version("jax-cuda13-plugin")
-    return "" if usable else 'JAX is installed without CUDA; pip install "jax[cuda13]"'
-
-
-def _cupy_problem(device: str) -> str:
-    importlib.import_module("cupy")
-    return "" if device == "cuda" else "CuPy arrays are in GPU memory"
-
-
-def _numpy_problem(device: str) -> str:
-    importlib.import_module("numpy")
-    return ""  # outputs of a GPU are copied to the host
-
-
-OUTPUT_PROBLEMS: dict[str, Callable[[str], str]] = {
-    "torch": _torch_problem,
-    "jax": _jax_problem,
-    "cupy": _cupy_problem,
-    "numpy": _numpy_problem,
-    "dlpack": lambda device: "",
-}
-"""{output: function(device)} that returns why the output cannot be used with a device, "" if it can, and raises an error if
-the library cannot be imported.
-"""
+    library = importlib.import_module(name)
+    if name == "cupy":
+        return "" if device == "cuda" else "CuPy arrays are in GPU memory"
+    if name == "numpy" or device == "cpu":  # NumPy's arrays are copies on the host
+        return ""
+    if name == "torch":
+        remedy = f"torch {library.__version__} finds no GPU; install its build for the driver's CUDA version"
+        return "" if library.cuda.is_available() else remedy
+    has_cuda = _installed_version("jax-cuda12-plugin") or _installed_version("jax-cuda13-plugin")
+    return "" if has_cuda else 'JAX is installed without CUDA; pip install "jax[cuda13]"'
 
 
 def format_table(findings: list[Finding]) -> str:

@@ -80,18 +80,43 @@ def fetch_episode(
     indices = _checked_rows(rows, base.num_envs)
     if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1):
         raise StateError(f"max_steps must be an integer of at least 1, or None, got {describe_value(max_steps)}.")
-    recording = _Recording(base, indices, seed)
+    name = base.spec.id if base.spec is not None else type(base.params).__module__.rpartition(".")[2]
+
+    def recorded(value: Any) -> Any:
+        """The recorded rows of an array (E, ...), or of a dict of arrays, as copies, since indexing with a list copies."""
+        return {k: recorded(x) for k, x in value.items()} if isinstance(value, Mapping) else to_host(value)[indices]
+
     obs, infos = envs.reset(seed=seed)
-    recording.add_state()
-    while recording.num_unfinished and recording.num_steps != max_steps:
-        if recording.num_steps == STEP_LIMIT:
-            raise make_endless_error(recording.num_unfinished, len(indices))
+    states, actions, rewards = [recorded(base.get_state())], list[Any](), list[NDArray[Any]]()
+    ends: dict[int, tuple[int, bool, bool]] = {}  # {position in rows: steps, terminated and truncated of its first episode}
+    while len(ends) < len(indices) and len(rewards) != max_steps:
+        if len(rewards) == STEP_LIMIT:
+            raise make_endless_error(len(indices) - len(ends), len(indices))
         action = act(obs, infos["action_mask"]) if "action_mask" in infos else act(obs)
-        recording.add_action(action)  # before the step, which may overwrite memory that the action shares with `obs`
+        actions.append(recorded(action))  # before the step, which may overwrite memory that the action shares with `obs`
         obs, reward, terminated, truncated, infos = envs.step(action)
-        recording.add_outcome(reward, terminated, truncated)
-        recording.add_state()
-    return recording.episodes()
+        rewards.append(recorded(reward))
+        terminated, truncated = recorded(terminated), recorded(truncated)
+        for k in np.flatnonzero(terminated | truncated).tolist():
+            ends.setdefault(k, (len(rewards), bool(terminated[k]), bool(truncated[k])))
+        states.append(recorded(base.get_state()))
+    episodes = []
+    for k, row in enumerate(indices):
+        num_steps, has_terminated, is_truncated = ends.get(k, (len(rewards), False, False))
+        episodes.append(
+            Episode(
+                name, base.environment, base.params_of_row(row), seed, row, _over_time(states[: num_steps + 1], k),
+                _over_time(actions[:num_steps], k), _over_time(rewards[:num_steps], k), has_terminated, is_truncated,
+            )
+        )  # fmt: skip
+    return episodes
+
+
+def _over_time(steps: Sequence[Any], k: int) -> Any:
+    """The values of the row at position `k` of arrays (N, ...) of some steps, (T, ...), or a dict of them."""
+    if isinstance(steps[0], Mapping):
+        return {name: np.stack([values[name][k] for values in steps]) for name in steps[0]}
+    return np.stack([values[k] for values in steps])
 
 
 def _recordable_env(envs: Any) -> VectorEnv:
@@ -126,75 +151,3 @@ def _checked_rows(rows: Sequence[int], num_envs: int) -> list[int]:
     if not indices or len(set(indices)) < len(indices) or not all(0 <= row < num_envs for row in indices):
         raise StateError(f"rows must be different numbers from 0 to {num_envs - 1}, at least one, got {describe_value(rows)}.")
     return indices
-
-
-class _EpisodeEnd(NamedTuple):
-    """When and how the first episode of a row ended."""
-
-    num_steps: int
-    terminated: bool
-    truncated: bool
-
-
-class _Recording:
-    """The steps of some rows of an environment, until each row has ended an episode."""
-
-    def __init__(self, env: VectorEnv, rows: list[int], seed: int | None) -> None:
-        self._env, self._rows, self._seed = env, rows, seed
-        self._name = env.spec.id if env.spec is not None else type(env.params).__module__.rpartition(".")[2]
-        self._states: list[dict[str, NDArray[Any]]] = []
-        self._actions: list[Any] = []
-        self._rewards: list[NDArray[Any]] = []
-        self._ends: dict[int, _EpisodeEnd] = {}  # {position in rows: its first end}
-
-    @property
-    def num_steps(self) -> int:
-        return len(self._rewards)
-
-    @property
-    def num_unfinished(self) -> int:
-        return len(self._rows) - len(self._ends)
-
-    def add_state(self) -> None:
-        self._states.append({name: self._to_host(array) for name, array in self._env.get_state().items()})
-
-    def add_action(self, actions: Any) -> None:
-        is_by_role = isinstance(actions, Mapping)
-        self._actions.append({k: self._to_host(x) for k, x in actions.items()} if is_by_role else self._to_host(actions))
-
-    def add_outcome(self, rewards: Any, terminated: Any, truncated: Any) -> None:
-        self._rewards.append(self._to_host(rewards))
-        terminated, truncated = self._to_host(terminated), self._to_host(truncated)
-        for k in np.flatnonzero(terminated | truncated).tolist():
-            self._ends.setdefault(k, _EpisodeEnd(self.num_steps, bool(terminated[k]), bool(truncated[k])))
-
-    def episodes(self) -> list[Episode]:
-        return [self._episode(k) for k in range(len(self._rows))]
-
-    def _episode(self, k: int) -> Episode:
-        """The episode of the row at position `k` of the recorded rows."""
-        end = self._ends.get(k, _EpisodeEnd(self.num_steps, False, False))
-        states = self._states[: end.num_steps + 1]
-        return Episode(
-            name=self._name,
-            env=self._env.environment,
-            params=self._env.params_of_row(self._rows[k]),
-            seed=self._seed,
-            row=self._rows[k],
-            states={name: np.stack([state[name][k] for state in states]) for name in states[0]},
-            actions=self._actions_of(k, end.num_steps),
-            rewards=np.stack([rewards[k] for rewards in self._rewards[: end.num_steps]]),
-            terminated=end.terminated,
-            truncated=end.truncated,
-        )
-
-    def _actions_of(self, k: int, num_steps: int) -> Any:
-        """The actions in the first steps of the row at position `k`, (T, ...), or a dict of them by role."""
-        actions = self._actions[:num_steps]
-        if isinstance(actions[0], Mapping):
-            return {role: np.stack([step_actions[role][k] for step_actions in actions]) for role in actions[0]}
-        return np.stack([step_actions[k] for step_actions in actions])
-
-    def _to_host(self, array: Any) -> NDArray[Any]:
-        """The recorded rows of an array (E, ...), as a copy, since indexing with a list copies."""
-        return to_host(array)[self._rows]

@@ -37,12 +37,8 @@ def register(id: str, env: Environment | str, **kwargs: Any) -> None:
     """
     if not isinstance(id, str):
         raise TypeError(f"id must be text, as 'namespace/Name-v0', got {id!r}.")
-    if not isinstance(env, Environment | str):
-        raise AuthoringError(
-            f"env is {env!r}; it must be a SingleAgentEnv or a MultiAgentEnv, or the name of one, as 'module:NAME'."
-        )
+    declaration = load_env(env)
     import_path = env if isinstance(env, str) else find_import_path(env)
-    declaration = load_env(import_path) if isinstance(env, str) else env
     fields: dict[str, Any] = {
         "entry_point": SCALAR_ENTRY_POINT if isinstance(declaration, SingleAgentEnv) else REFUSING_ENTRY_POINT,
         "vector_entry_point": VECTOR_ENTRY_POINT,

@@ -24,7 +24,6 @@ from gpuvec.declaration_checks import (
     require_optional_fields,
     require_params,
     require_phases,
-    require_reset,
     require_state,
 )
 from gpuvec.drawing.canvas import Canvas
@@ -288,7 +287,6 @@ class MultiAgentEnv(OptionalFields):
         require_state(self)
         require_params(self)
         require_optional_fields(self)
-        require_reset(self)
         require_phases(self)
 
 

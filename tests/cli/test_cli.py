@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
-from gpuvec.cli import main
+from gpuvec.cli import main, parse_command
 from gpuvec.cli.eval_command import confidence_interval
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
@@ -272,6 +273,16 @@ def test_help_shows_effective_defaults(
     assert "None)" not in printed
     for value in values:
         assert value in printed
+
+
+def test_a_population_of_0_is_one_policy() -> None:
+    """The settings that are tuned for populations have other learning rates and numbers of environments."""
+
+    def args(*words: str) -> dict[str, Any]:
+        call: Any = parse_command("train", ["CartPole-v1", "--device", "cpu", *words])
+        return asdict(call.keywords["settings"].args)
+
+    assert args("--population", "0") == args() != args("--population", "4")
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,7 @@ import pytest
 pytest.importorskip("rich")
 pytest.importorskip("tyro")
 
-from gpuvec.cli.dashboard import Dashboard, clock
-from gpuvec.cli.figures import ASCII_BARS, BARS, MAX_MEANS, Sparkline
-from gpuvec.cli.progress import Progress
+from gpuvec.cli.progress import ASCII_BARS, BARS, MAX_MEANS, Progress, Sparkline, clock
 
 METRICS = {"iteration": 30.0, "steps": 3000.0, "seconds": 60.0, "steps_per_second": 1234567.0, "gpu_memory": 0.0}
 STAGES = {"collect": 3.0, "estimate": 1.0, "improve": 4.0}
@@ -40,7 +38,7 @@ def row(lines: list[str], name: str) -> str:
 
 class TestDashboard:
     def test_shows_progress_speed_times_and_shares(self) -> None:
-        dashboard = Dashboard("PPO on [b]x/Y-v0[/b]", 120)
+        dashboard = Progress("PPO on [b]x/Y-v0[/b]", 120)
         for iteration in range(1, 31):  # two seconds each
             dashboard.update({**METRICS, "iteration": float(iteration), "seconds": 2.0 * iteration + 5.0}, STAGES)
         lines = draw(dashboard)
@@ -54,7 +52,7 @@ class TestDashboard:
         assert not any(line.startswith("GPU memory") for line in lines)
 
     def test_names_the_memory_of_a_gpu_and_one_graph(self) -> None:
-        dashboard = Dashboard("title", 120, may_end_early=True)
+        dashboard = Progress("title", 120, may_end_early=True)
         dashboard.update({**METRICS, "gpu_memory": 1.5 * 2**30}, STAGES, stages_in_one_graph=True)
         lines = draw(dashboard, width=100)
         assert row(lines, "GPU memory") == "1.50 GiB"
@@ -62,12 +60,12 @@ class TestDashboard:
         assert row(lines, "time") == "1:00 elapsed, at most 0:00 left"
 
     def test_the_first_iteration_estimates_from_its_own_speed(self) -> None:
-        dashboard = Dashboard("title", 11)
+        dashboard = Progress("title", 11)
         dashboard.update({**METRICS, "iteration": 1.0, "steps": 100.0, "seconds": 30.0, "steps_per_second": 50.0}, {})
         assert row(draw(dashboard), "time") == "0:30 elapsed, 0:20 left"
 
     def test_shows_the_metrics_of_one_policy_and_of_the_environment(self) -> None:
-        dashboard = Dashboard("title", 120)
+        dashboard = Progress("title", 120)
         dashboard.update({**METRICS, "return": 12.5, "value_loss": 0.25, "metrics/return": 3.0, "episodes": 7.0}, STAGES)
         dashboard.update({**METRICS, "return": float("nan"), "value_loss": 0.125}, STAGES)
         lines = draw(dashboard)
@@ -77,7 +75,7 @@ class TestDashboard:
         assert lines.index("environment") > lines.index("policy")
 
     def test_shows_the_metrics_of_roles_side_by_side(self) -> None:
-        dashboard = Dashboard("title", 120)
+        dashboard = Progress("title", 120)
         for value in range(8):
             roles = {"wolves/return": float(value), "sheep/return": -float(value)}
             dashboard.update({**METRICS, **roles, "wolves/entropy": 0.5, "sheep/entropy": 1.25, "sheep/value_loss": 3.0}, {})
@@ -90,14 +88,14 @@ class TestDashboard:
         assert not any(line.startswith("stages") for line in lines)
 
     def test_a_terminal_without_unicode_gets_ascii(self) -> None:
-        dashboard = Dashboard("title", 120)
+        dashboard = Progress("title", 120)
         for value in (0.0, 1.0):
             dashboard.update({**METRICS, "return": value}, STAGES)
         assert row(draw(dashboard, encoding="ascii"), "return").split() == ["1", f"{ASCII_BARS[0]}{ASCII_BARS[-1]}"]
 
     @pytest.mark.parametrize("width", [30, 50])
     def test_narrow_terminals_get_all_numbers(self, width: int) -> None:
-        dashboard = Dashboard("PPO on gpuvec/CartPole-v1, 128 environments on cpu, seed 1", 120)
+        dashboard = Progress("PPO on gpuvec/CartPole-v1, 128 environments on cpu, seed 1", 120)
         dashboard.update({**METRICS, "return": 12.5}, STAGES)
         text = " ".join(draw(dashboard, width))
         assert all(number in text for number in ("30 of 120", "3,000", "1,234,567", "38%", "50%", "12.5"))

@@ -21,7 +21,7 @@ class TestWaiting:
         monkeypatch.setattr(progress_module, "SECONDS_UNTIL_SHOWN", 0.0)
         wait = Waiting("compiling")
         wait._timer.join()
-        wait.stop()
+        wait.close()
         assert capsys.readouterr().err == "compiling ...\n"
 
     def test_a_short_operation_is_not_named(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

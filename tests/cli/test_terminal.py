@@ -17,8 +17,7 @@ pytest.importorskip("safetensors")
 from tests.support.random_policies import CASES
 
 from gpuvec.cli import main
-from gpuvec.cli.dashboard import Dashboard
-from gpuvec.cli.progress import Waiting
+from gpuvec.cli.progress import Progress, Waiting
 from gpuvec.cli.terminal import print_lines, printable
 from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 from gpuvec.learners.runs.folder import RunFolder
@@ -129,7 +128,7 @@ def test_each_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_dashboard_and_the_spinner_show_texts_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     rich = pytest.importorskip("rich.console")
-    dashboard = Dashboard(EVIL, 10)
+    dashboard = Progress(EVIL, 10)
     metrics = {"iteration": 1.0, "steps": 1.0, "seconds": 1.0, "steps_per_second": 1.0}
     dashboard.update(metrics | {EVIL: 1.0, f"{EVIL}/return": 1.0, f"metrics/{EVIL}": 2.0}, {EVIL: 1.0})
     console = rich.Console(width=200, no_color=True, force_terminal=False)
@@ -141,7 +140,7 @@ def test_the_dashboard_and_the_spinner_show_texts_as_they_are(monkeypatch: pytes
     waiting = Waiting(EVIL)
     waiting._timer.cancel()
     waiting._show()  # a text with markup would raise an error
-    waiting.stop()
+    waiting.close()
 
 
 def test_names_of_files_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import COMMANDS, load_command, main
-from gpuvec.cli.text_table import fitted_table
+from gpuvec.cli.terminal import fitted_table
 from gpuvec.cli.wrong_options import OTHER_NAMES, explain, option_names
 from gpuvec.learners.algorithms import ALGORITHMS
 from gpuvec.learners.config.setting_types import setting_types

@@ -20,7 +20,7 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.history import last_metrics, read_history, summarize_run, summarize_runs
 from gpuvec.learners.runs.records import MAX_RECORD_BYTES
 from gpuvec.learners.runs.sinks import JsonLines, read_metric_lines
-from gpuvec.replay.live.server import LiveStatus, MetricReader
+from gpuvec.replay.live.server import MetricReader, read_status
 
 LINE = b'{"iteration": 1, "steps": 16, "seconds": 1.0, "steps_per_second": 16.0, "return": 2.0}\n'
 
@@ -102,7 +102,7 @@ def test_names_without_end_are_bounded(path: Path) -> None:
         reader.update(folder)
         assert len(reader.metrics) <= 1024
         assert len(reader.curves) <= 1024
-        assert json.dumps(LiveStatus(folder).read(), allow_nan=False)
+        assert json.dumps(read_status(folder, MetricReader()), allow_nan=False)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 100 << 20
@@ -179,7 +179,7 @@ def test_mutated_records_are_read_or_refused(path: Path) -> None:
             text = f"{summary.iteration}/{summary.num_iterations} {summary.mean_return:.1f} {summary.env}{summary.seed}"
             assert len(text) < 400
         with RunFolder(runs[0]) as folder:
-            json.dumps(LiveStatus(folder).read(), allow_nan=False).encode()
+            json.dumps(read_status(folder, MetricReader()), allow_nan=False).encode()
             try:
                 group_runs([read_history(folder, "return")])
                 num_read += 1

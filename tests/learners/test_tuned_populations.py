@@ -69,7 +69,7 @@ def test_a_search_becomes_the_settings_of_populations(tmp_path: Path, monkeypatc
     tuned_populations.tuned_populations.cache_clear()
     try:
         args = tuned_for_population("gpuvec/CartPole-v1", "cpu", gamma=0.5, params={"length": 1.0})
-        defaults = tuned_settings(env="gpuvec/CartPole-v1", device="cpu", population="4")
+        defaults = tuned_settings("gpuvec/CartPole-v1", "cpu", population="4")
     finally:
         tuned_populations.tuned_populations.cache_clear()
     assert (args.num_envs, args.hidden, args.total_steps, args.gamma) == (3, (8,), 96, 0.5)

@@ -22,7 +22,7 @@ from gpuvec.learners.algorithms import args_class
 from gpuvec.learners.fault_recording import record_fault
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.training import train
-from gpuvec.replay.failure import make_failure_replay
+from gpuvec.replay.recording import make_failure_replay
 from tests.replay.browser import Page, needs_browser
 from tests.support import hunt_env
 

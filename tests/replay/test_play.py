@@ -27,8 +27,7 @@ from gpuvec.cli import main
 from gpuvec.errors import ActionError
 from gpuvec.registration import registered_envs
 from gpuvec.replay.document import Replay
-from gpuvec.replay.interactive.game import Game, Others, find_controls
-from gpuvec.replay.interactive.game_server import PlayServer
+from gpuvec.replay.interactive.game import Game, Others, PlayServer, find_controls
 from gpuvec.replay.local_server import MAX_BODY_BYTES
 
 AT_RANDOM = Others("The others act at random.")

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuvec.replay.interactive.game import Game, Others
-from gpuvec.replay.interactive.game_server import PlayServer
+from gpuvec.replay.interactive.game import Game, Others, PlayServer
 from tests.replay.browser import Page, needs_browser
 
 pytestmark = needs_browser

@@ -137,11 +137,9 @@ class TestProcesses:
         )
 
     def test_an_error_in_the_process_is_reported(self, write_module, tmp_path):
-        job_file, report = tmp_path / "job.json", tmp_path / "report.json"
         name = write_module(DRIFT)
-        job_file.write_text(json.dumps(job(name, name, pusch=1.0)._asdict()))
-        target_comparison.main(str(job_file), str(report))
-        difference = json.loads(report.read_text())["difference"]
+        report = target_comparison.run_job(None, tmp_path, job(name, name, pusch=1.0))
+        difference = json.loads(report)["difference"]
         assert difference.startswith("UnknownParameterError: unknown parameter 'pusch'; did you mean 'push'?")
 
 

@@ -147,10 +147,10 @@ def parse_command(name: str, words: list[str]) -> Callable[[], int]:
 
     from gpuvec.cli.wrong_options import UsageError, explain, option_names
 
-    command, defaults = load_command(name), {}
+    command, defaults = load_command(name), None
     if name in ("train", "sweep"):
         from gpuvec.cli.env_lookup import complete_env_id, import_own_module
-        from gpuvec.cli.train_defaults import tuned_settings
+        from gpuvec.cli.train_defaults import chosen_settings, parser_default, tuned_settings
 
         if words and not words[0].startswith("-"):  # the environment
             if "env" in parse_options(words[1:], "env"):
@@ -165,17 +165,22 @@ def parse_command(name: str, words: list[str]) -> Callable[[], int]:
             options["population"] = "1"
         if ":" in (algorithm := options.get("algorithm", "")):
             import_own_module(algorithm, "algorithm")
-        defaults = {"settings": tuned_settings(**options)}
-    parser = deferred(command, **defaults)
+        defaults = tuned_settings(**options)
+    parser = make_parser(command, **({} if defaults is None else {"settings": parser_default(defaults)}))
     printed = io.StringIO()
     try:
         with redirect_stderr(printed):
-            call: Callable[[], int] = tyro.cli(parser, prog=f"gpuvec {name}", args=words, config=(tyro.conf.OmitArgPrefixes,))
+            values = tyro.cli(parser, prog=f"gpuvec {name}", args=words, config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit as end:
         if not end.code:  # after --help
             raise
         raise UsageError(explain(name, option_names(parser), words, printed.getvalue())) from None
-    return call
+    try:
+        if defaults is not None:
+            values["settings"] = chosen_settings(values["settings"], defaults)
+    except ValueError as error:
+        raise UsageError(f"{error} `gpuvec {name} --help` says more.") from None
+    return functools.partial(command, **values)
 
 
 def parse_options(arguments: Sequence[str], *names: str) -> dict[str, Any]:
@@ -197,8 +202,8 @@ def parse_options(arguments: Sequence[str], *names: str) -> dict[str, Any]:
         return {}
 
 
-def deferred(function: Callable[..., int], **defaults: Any) -> Callable[..., Callable[[], int]]:
-    """Returns a function of a command's signature that returns a call of the command, so that parsing ends before the call.
+def make_parser(function: Callable[..., int], **defaults: Any) -> Callable[..., dict[str, Any]]:
+    """Returns a function of a command's signature that returns its arguments, {name: value}.
 
     Args:
         function: a command.
@@ -210,9 +215,9 @@ def deferred(function: Callable[..., int], **defaults: Any) -> Callable[..., Cal
         for name, p in signature.parameters.items()
     ]
 
-    @functools.wraps(function)
-    def make_call(*args: Any, **kwargs: Any) -> Callable[[], int]:
-        return functools.partial(function, *args, **kwargs)
+    def parse(**values: Any) -> dict[str, Any]:
+        return values
 
-    make_call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect reads it
-    return make_call
+    parse.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect reads it
+    parse.__annotations__, parse.__doc__ = {p.name: p.annotation for p in parameters}, function.__doc__
+    return parse

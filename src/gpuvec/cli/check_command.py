@@ -58,19 +58,16 @@ def check(
         compare_seconds: the seconds after which the comparison with a target stops. What was not compared is reported.
         params: parameters of the environment that differ from its defaults, such as --params gravity 3.7.
     """
-    from gpuvec.testing.environment_check import check_env, resolve
+    from gpuvec.testing.environment_check import check_env, require_seconds, resolve
     from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare_in_processes
     from gpuvec.testing.target_check.targets import select_targets
 
     own_params: dict[str, Any] = params or {}
     try:
         require_positive(num_envs=num_envs, episodes=episodes, max_episode_steps=max_episode_steps)
-        if not time_limit > 0:
-            raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit}.")
+        require_seconds(time_limit, replay_seconds)
         if not compare_seconds > 0:
             raise ValueError(f"compare_seconds must be greater than 0, got {compare_seconds}.")
-        if not replay_seconds >= 0:
-            raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {replay_seconds}.")
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}.")
         env = complete_env_id(env, "check")

@@ -13,8 +13,7 @@ import tyro
 
 from gpuvec.cli.output_file import require_writable, write_file
 from gpuvec.cli.plot_command import print_messages
-from gpuvec.cli.terminal import printable
-from gpuvec.cli.text_table import print_table
+from gpuvec.cli.terminal import print_table, printable
 
 if TYPE_CHECKING:
     from gpuvec.learners.runs.comparison import Comparison, Estimate

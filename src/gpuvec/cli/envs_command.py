@@ -18,8 +18,7 @@ import numpy as np
 import tyro
 
 from gpuvec.cli.env_lookup import NAMESPACE, complete_env_id, env_ids
-from gpuvec.cli.terminal import print_lines
-from gpuvec.cli.text_table import fitted_table, terminal_width
+from gpuvec.cli.terminal import fitted_table, print_lines, terminal_width
 from gpuvec.learners.runs.trusted_code import module_file, search_working_folder
 from gpuvec.policies import policy_names
 from gpuvec.registration import find_env_spec, load_env

@@ -56,22 +56,21 @@ def evaluate(
         from gpuvec.learners.seeds import EVALUATION, stream_seed
 
     device, seed = str(parse_device(device)), stream_seed(seed, EVALUATION)
-    trained_policy = find_policy(policy, device, trust)
-    env, trained = trained_policy.env, trained_policy.params
-    overrides = params or next(iter(trained_policy.args.values())).evaluate_params
+    trained = find_policy(policy, device, trust)
+    overrides = params or next(iter(trained.args.values())).evaluate_params
     if training_params:
-        overrides = {**trained, **(params or {})}
-    used = evaluation_params(env, trained, overrides)
-    player = policies_by_role(trained_policy.networks, greedy=not stochastic, seed=seed)
-    with waiting(f"compiling {env}, and running {episodes} episodes"):
-        results = run_episodes(env, player, episodes=episodes, seed=seed, device=device, params=used)
+        overrides = {**trained.params, **(params or {})}
+    used = evaluation_params(trained.env, trained.params, overrides)
+    player = policies_by_role(trained.networks, greedy=not stochastic, seed=seed)
+    with waiting(f"compiling {trained.env}, and running {episodes} episodes"):
+        results = run_episodes(trained.env, player, episodes=episodes, seed=seed, device=device, params=used)
     returns = results.returns
     print_lines(
-        f"{env}: mean return {returns.mean():.1f}{confidence_interval(returns)} over {episodes} episodes "
+        f"{trained.env}: mean return {returns.mean():.1f}{confidence_interval(returns)} over {episodes} episodes "
         f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f}"
-        f"{solved_text(env, used)})"
+        f"{solved_text(trained.env, used)})"
     )
-    print_lines(parameters_line(used, trained), *result_lines(results))
+    print_lines(parameters_line(used, trained.params), *result_lines(results))
     return 0
 
 

@@ -1,5 +1,4 @@
-"""Figures of trainings: one description, which is drawn as a PNG file by matplotlib, or as an HTML page by plotly; and curves
-in one line of a terminal.
+"""Figures of trainings: one description, which is drawn as a PNG file by matplotlib, or as an HTML page by plotly.
 
 Letters: S seeds, N points.
 """
@@ -78,10 +77,6 @@ DARK_MODE = """
   adapt();
 })();
 """
-
-# In a terminal.
-BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
-MAX_MEANS = 64
 
 
 class Band(NamedTuple):
@@ -491,42 +486,3 @@ def draw_trials_by_plotly(trials: Trials) -> Any:
     picture = graph_objects.Figure(graph_objects.Parcoords(line=line, dimensions=dimensions, labelangle=-25))
     picture.update_layout(title={"text": _escaped(trials.env)}, margin={"t": 110})
     return picture
-
-
-class Sparkline:
-    """The course of a number in one line of text: at most `MAX_MEANS` means of equally many consecutive values each."""
-
-    def __init__(self) -> None:
-        self._means: list[float] = []
-        self._values_per_mean = 1
-        self._sum, self._count = 0.0, 0
-
-    def add(self, value: float) -> None:
-        """Appends a finite value."""
-        self._sum, self._count = self._sum + value, self._count + 1
-        if self._count < self._values_per_mean:
-            return
-        self._means.append(self._sum / self._count)
-        self._sum, self._count = 0.0, 0
-        if len(self._means) == MAX_MEANS:
-            self._means = [(a + b) / 2 for a, b in zip(self._means[::2], self._means[1::2], strict=True)]
-            self._values_per_mean *= 2
-
-    def text(self, width: int, ascii_only: bool = False) -> str:
-        """Draws the curve between its lowest and its highest point.
-
-        Args:
-            width: the largest number of characters; neighbouring points are averaged.
-            ascii_only: whether only characters of ASCII are used.
-
-        Returns:
-            The text, "" without a value.
-        """
-        per_character = max(1, -(-len(self._means) // width))
-        groups = [self._means[k : k + per_character] for k in range(0, len(self._means), per_character)]
-        points = [sum(group) / len(group) for group in groups]
-        if not points:
-            return ""
-        bars, minimum, span = ASCII_BARS if ascii_only else BARS, min(points), max(points) - min(points)
-        levels = (int((point - minimum) / span * len(bars)) if span else 0 for point in points)
-        return "".join(bars[min(level, len(bars) - 1)] for level in levels)

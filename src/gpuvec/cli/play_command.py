@@ -56,8 +56,7 @@ def play_env(
     require_speed(fps)
     spec = find_own_env(complete_env_id(env, "play"))
     declaration = load_env(spec.kwargs["env"])
-    from gpuvec.replay.interactive.game import Game, require_playable
-    from gpuvec.replay.interactive.game_server import PlayServer
+    from gpuvec.replay.interactive.game import Game, PlayServer, require_playable
 
     require_playable(declaration, spec.id)
     others = find_others(spec.id, isinstance(declaration, MultiAgentEnv), policy, bool(params), stochastic, trust)

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.cli.population_table import print_population
 from gpuvec.cli.progress import Progress, waiting
-from gpuvec.cli.terminal import print_lines
-from gpuvec.cli.text_table import print_table
+from gpuvec.cli.terminal import print_lines, print_table
 from gpuvec.errors import MissingExtraError, StateError
 from gpuvec.learners.deferred_signals import deferred_signals
 from gpuvec.learners.population.population_args import METRICS, PopulationArgs
+from gpuvec.learners.population.results.population_history import PopulationHistory
 from gpuvec.learners.population.search.search_space import PARAMS_PREFIX, Trials
 from gpuvec.learners.runs.records import PBT, POPULATION, SWEEP
 from gpuvec.registration import find_env_spec
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from gpuvec.learners.population.search.sweep import Search, SweepResult, SweepWriter
 
 MAX_LINEAGE_ROWS = 12
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class PopulationProgress:
@@ -209,6 +209,31 @@ def run_population(
     return 0
 
 
+def print_population(history: PopulationHistory, num_best: int) -> None:
+    """Prints the quantiles of the final returns, the best agents, and those that were stopped.
+
+    Args:
+        history: the numbers of all agents.
+        num_best: the number of agents in the table.
+    """
+    returns = history.final_returns()
+    finite = returns[np.isfinite(returns)]
+    if len(finite):
+        values = "  ".join(f"{q:.0%} {x:.4g}" for q, x in zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True))
+        print_lines(f"return     {values}  of {len(finite):,} agents, mean {finite.mean():.4g}")
+    columns = history.hyperparameters
+    rows = [
+        (str(rank), str(k), str(history.seeds[k]), f"{returns[k]:.4g}", *(f"{column[k]:.4g}" for column in columns.values()))
+        for rank, k in enumerate(history.ranking()[:num_best], 1)
+    ]
+    print_table([("rank", "agent", "seed", "return", *columns), *rows])
+    texts = history.fault_texts()
+    for text in texts[:10]:
+        print_lines(f"stopped    {text}")
+    if len(texts) > 10:
+        print_lines(f"stopped    {len(texts) - 10:,} more agents")
+
+
 def run_search(search: Search, writer: SweepWriter, checkpoint_every: int | None) -> int:
     """Runs a search, writes its folder, and prints the confirmed trials, and the command that trains with the best settings.
 
@@ -268,12 +293,12 @@ def run_search(search: Search, writer: SweepWriter, checkpoint_every: int | None
 
 def train_command(result: SweepResult) -> str:
     """Returns the command that trains one policy with the best settings."""
-    base, best = result.confirmed.args.base, result.best
+    base = result.confirmed.args.base
     shared = {"num_envs": base.num_envs, "num_steps": base.num_steps, "total_steps": base.total_steps}
-    own = {name: f"{value:.6g}" for name, value in best.items() if not name.startswith(PARAMS_PREFIX)}
+    own = {name: f"{value:.6g}" for name, value in result.best.items() if not name.startswith(PARAMS_PREFIX)}
     options = [f"--{name.replace('_', '-')} {value}" for name, value in {**shared, **own}.items()]
-    params = {name: value for name, value in base.params.items() if f"{PARAMS_PREFIX}{name}" not in best}
-    params |= {name.removeprefix(PARAMS_PREFIX): value for name, value in best.items() if name.startswith(PARAMS_PREFIX)}
+    params = {name: value for name, value in base.params.items() if f"{PARAMS_PREFIX}{name}" not in result.best}
+    params |= {name.removeprefix(PARAMS_PREFIX): value for name, value in result.best.items() if name.startswith(PARAMS_PREFIX)}
     if params:
         options.append("--params " + " ".join(f"{name} {value:.6g}" for name, value in params.items()))
     return " ".join(["gpuvec train", f"--env {base.env}", *options])

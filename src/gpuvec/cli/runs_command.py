@@ -9,8 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from gpuvec.cli.terminal import print_lines
-from gpuvec.cli.text_table import print_table
+from gpuvec.cli.terminal import print_lines, print_table
 
 
 def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:

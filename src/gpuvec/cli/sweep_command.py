@@ -13,8 +13,7 @@ from gpuvec.cli.output_file import require_runs_folder
 from gpuvec.cli.population_run import resume_population, run_population, run_search
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.terminal import print_lines
-from gpuvec.cli.train_defaults import base_settings
-from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.cli.train_defaults import CommandSettings, base_settings
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.population.search.search_space import SearchParameter, SweepArgs
 
@@ -28,7 +27,7 @@ Ranges = Annotated[tuple[tuple[str, Literal["log", "linear"], float, float], ...
 
 
 def sweep(
-    settings: TrainingArgs,
+    settings: CommandSettings,
     param: Ranges = (),
     trials: int = 64,
     seeds: int = 1,
@@ -73,7 +72,7 @@ def sweep(
         if param:
             raise ValueError("--resume continues with the settings of the folder: give no --param.")
         return resume_population(resume, None, trust, checkpoint_every, is_of_search=True)
-    find_own_env(settings.env)
+    find_own_env(settings.args.env)
     require_runs_folder(runs)
     parameters = tuple(SearchParameter(*each) for each in param) or DEFAULT_SPACE
     base = base_settings(settings)

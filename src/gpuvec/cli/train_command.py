@@ -16,14 +16,12 @@ from gpuvec.cli.env_lookup import find_own_env, import_own_module
 from gpuvec.cli.output_file import require_runs_folder
 from gpuvec.cli.population_run import is_population, resume_population, run_population
 from gpuvec.cli.progress import waiting
-from gpuvec.cli.terminal import print_lines
-from gpuvec.cli.text_table import print_table
-from gpuvec.cli.train_defaults import base_settings, chosen_settings, is_autoscaled
+from gpuvec.cli.terminal import print_lines, print_table
+from gpuvec.cli.train_defaults import CommandSettings, base_settings
 from gpuvec.cli.training_run import RunOptions, run_training
 from gpuvec.errors import DeviceError, StateError
-from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
+from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.population.population_args import PopulationArgs
 from gpuvec.learners.runs.records import CHECKPOINT_EVERY, PYTHON_OBJECTS, SETTINGS, SWEEP, read_record
 from gpuvec.learners.runs.sinks import NO_TRACKING, Tracking
@@ -64,7 +62,7 @@ class GpuProcesses:
 
 
 def train(
-    settings: TrainingArgs,
+    settings: CommandSettings,
     algorithm: AlgorithmName = "ppo",
     runs: Path = Path("runs"),
     checkpoint_every: CheckpointEvery = None,
@@ -103,10 +101,11 @@ def train(
         sharding: how the environments are divided between several processes.
         start: the processes that this command starts.
     """
-    options = prepare(start, settings.device, checkpoint_every, episodes, watch, watch_rows, tracking)
-    find_own_env(settings.env)  # an unknown id fails here, before torch is imported
-    if settings.network is not None:
-        import_own_module(settings.network, "network")
+    args = settings.args
+    options = prepare(start, args.device, checkpoint_every, episodes, watch, watch_rows, tracking)
+    find_own_env(args.env)  # an unknown id fails here, before torch is imported
+    if args.network is not None:
+        import_own_module(args.network, "network")
     require_runs_folder(runs)
     if population:
         if read_launch() is not None:
@@ -127,8 +126,8 @@ def train(
             from gpuvec.engine.backends.device import parse_device
             from gpuvec.learners.population.results.population_folder import PopulationWriter
 
-        args = PopulationArgs(base, population).resolved(str(parse_device(settings.device)))
-        return run_population(args, PopulationWriter(runs), best, checkpoint_every)
+        population_args = PopulationArgs(base, population).resolved(str(parse_device(base.device)))
+        return run_population(population_args, PopulationWriter(runs), best, checkpoint_every)
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.run_writer import RunWriter, interrupted_run, require_same_settings
 
@@ -229,22 +228,22 @@ def prepare(
     """
     if (checkpoint_every is not None and checkpoint_every < 1) or episodes < 1:
         raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
-    gpus, max_restarts = start.gpus, start.max_restarts
-    if gpus < 0 or max_restarts < 0 or (max_restarts and not gpus):
-        raise ValueError(f"gpus and max_restarts must be at least 0, and restarts are for gpus, got {gpus} and {max_restarts}.")
-    if gpus and read_launch() is None:
+    if start.gpus < 0 or start.max_restarts < 0 or (start.max_restarts and not start.gpus):
+        values = f"{start.gpus} and {start.max_restarts}"
+        raise ValueError(f"gpus and max_restarts must be at least 0, and restarts are for gpus, got {values}.")
+    if start.gpus and read_launch() is None:
         if device not in ("auto", "cuda"):
             raise ValueError(
-                f"--gpus {gpus} is for GPUs, and the device is {device}. Processes on a CPU are started by `torchrun "
-                f"--standalone --nproc-per-node {gpus} -m gpuvec ...`."
+                f"--gpus {start.gpus} is for GPUs, and the device is {device}. Processes on a CPU are started by `torchrun "
+                f"--standalone --nproc-per-node {start.gpus} -m gpuvec ...`."
             )
         from gpuvec.engine.backends.device import parse_device
 
         try:
-            parse_device(f"cuda:{gpus - 1}")
+            parse_device(f"cuda:{start.gpus - 1}")
         except DeviceError as error:
-            raise DeviceError(f"--gpus {gpus}: {error}") from error
-        command = torchrun_command(sys.argv[1:], gpus, max_restarts)
+            raise DeviceError(f"--gpus {start.gpus}: {error}") from error
+        command = torchrun_command(sys.argv[1:], start.gpus, start.max_restarts)
         sys.stdout.flush()
         # One thread is enough beside a GPU, and torchrun warns unless the number is set.
         os.execve(command[0], command, {"OMP_NUM_THREADS": "1", **os.environ})  # noqa: S606  # a list of words, without a shell
@@ -278,7 +277,7 @@ def torchrun_command(arguments: Sequence[str], processes: int, max_restarts: int
 
 
 def chosen_policies(
-    settings: TrainingArgs, algorithm: str, sharding: Sharding, checkpoint: Mapping[str, Any] | None = None
+    settings: CommandSettings, algorithm: str, sharding: Sharding, checkpoint: Mapping[str, Any] | None = None
 ) -> dict[str, TrainingArgs]:
     """Returns {role: settings}, with values for the device of this process, and prints what `--num-envs auto` measured.
 
@@ -287,12 +286,12 @@ def chosen_policies(
     """
     from gpuvec.learners.environments import policy_roles, resolve_args
 
-    args = chosen_settings(settings, args_class(algorithm), tuned(settings.env, settings.device, algorithm))
+    args = settings.args
     roles = policy_roles(args.env, args.params, algorithm)
-    if is_autoscaled(settings) and checkpoint is not None:
+    if settings.measures_num_envs and checkpoint is not None:
         measured = next(iter(checkpoint["args"].values()))
         args = replace(args, num_envs=measured["num_envs"], num_steps=settings.num_steps or measured["num_steps"])
-    elif is_autoscaled(settings):
+    elif settings.measures_num_envs:
         with waiting("measuring how many environments make most steps per second"):
             from gpuvec.learners.autoscale import autoscale
 
@@ -306,7 +305,7 @@ def chosen_policies(
             rows.append([f"{trial.num_envs:,}", f"{trial.num_steps:,}", speed, memory, note])
         print_table(rows)
         args = replace(args, num_envs=scale.num_envs, num_steps=scale.num_steps)
-    return dict.fromkeys(roles, resolve_args(args, process_device(settings.device)))
+    return dict.fromkeys(roles, resolve_args(args, process_device(args.device)))
 
 
 def continue_run(

@@ -1,10 +1,10 @@
-"""The default settings of `gpuvec train`, and what `--help` says about defaults that depend on the device."""
+"""The settings of a training on the command line: their tuned defaults, and what `--help` says about them."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
@@ -48,72 +48,89 @@ NETWORK_ARGS_OPTION = tyro.constructors.PrimitiveConstructorSpec[dict[str, Any]]
 )
 
 
-def tuned_settings(**options: Any) -> TrainingArgs:
-    """Returns tuned settings, of a class for which `--help` shows the value that replaces a default of None.
+class CommandSettings(NamedTuple):
+    """The settings of a training on the command line.
 
-    Its `params` are empty, because those on the command line are merged into the tuned ones, and its `num_steps` is None unless
-    it is on the command line, because `--num-envs auto` then keeps it. `chosen_settings` has the values in place of these.
+    Attributes:
+        args: those of the algorithm, with tuned values where the command line has none.
+        measures_num_envs: whether the number of environments is "auto", and None in `args`.
+        num_steps: that of the command line; None if it has none, so that it can be measured, too.
+    """
+
+    args: TrainingArgs
+    measures_num_envs: bool
+    num_steps: int | None
+
+
+def tuned_settings(
+    env: str = TrainingArgs.env, device: str = "auto", algorithm: str = "ppo", population: str = "0"
+) -> TrainingArgs:
+    """Returns the tuned settings of a command line, whose other options are parsed later.
 
     Args:
-        options: `env`, `device`, `algorithm` and `population`, as far as they are on the command line.
+        env: the id of the environment.
+        device: the device.
+        algorithm: the name of the algorithm.
+        population: the number of agents of a population; of 0 for one policy.
     """
-    if options.pop("population", None) is not None and options.get("algorithm", "ppo") == "ppo":
-        defaults: TrainingArgs = tuned_for_population(**{name: options[name] for name in options if name != "algorithm"})
-    else:
-        defaults = tuned(**options)
+    if algorithm == "ppo" and population.strip("+-0_"):
+        return tuned_for_population(env, device)
+    return tuned(env, device, algorithm)
+
+
+def parser_default(defaults: TrainingArgs) -> TrainingArgs:
+    """Returns the default of the parser, of a class for which `--help` shows the value that replaces a default of None.
+
+    Its `params` are empty, because those on the command line are merged into the tuned ones, and its `num_steps` is None unless
+    it is on the command line, because `--num-envs auto` then keeps it.
+
+    Args:
+        defaults: the tuned settings.
+    """
     args_class, types = type(defaults), setting_types(type(defaults))
-    hints = default_hints(defaults)
     types |= {"num_envs": int | Literal["auto"] | None, "num_steps": int | None}
     arguments = "network_args"
     types[arguments] = Annotated[types[arguments], NETWORK_ARGS_OPTION]
-    members: dict[str, Any] = {
-        "__doc__": args_class.__doc__,
-        "__module__": __name__,
-        "__annotations__": {
-            name: Annotated[types[name], tyro.conf.arg(help_behavior_hint=f"(default: {hint})")] for name, hint in hints.items()
-        },
-        # Checks values as soon as they are parsed; the result is made again where it is used.
-        "__post_init__": lambda settings: chosen_settings(settings, args_class, defaults) and None,
-    }
-    members |= {name: dataclasses.field(default_factory=dict) if name in OPTION_DICTS else None for name in hints}
-    class_with_hints: type[TrainingArgs] = dataclasses.dataclass(frozen=True)(type(args_class.__name__, (args_class,), members))
+    fields = [
+        (name, Annotated[types[name], tyro.conf.arg(help_behavior_hint=f"(default: {hint})")], dataclasses.field(default=None))
+        for name, hint in default_hints(defaults).items()
+    ]
+    # Values are checked by `chosen_settings`.
+    members = {"__doc__": args_class.__doc__, "__post_init__": lambda settings: None}
+    parsed_class = dataclasses.make_dataclass(args_class.__name__, fields, bases=(args_class,), namespace=members, frozen=True)
     values = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(args_class)}
-    return class_with_hints(**{**values, "params": {}, "num_steps": None})
+    default: TrainingArgs = parsed_class(**{**values, "params": {}, "num_steps": None})
+    return default
 
 
-def chosen_settings(settings: TrainingArgs, args_class: type[TrainingArgs], defaults: TrainingArgs) -> TrainingArgs:
-    """Returns the settings of a command line as those of an algorithm.
+def chosen_settings(parsed: Any, defaults: TrainingArgs) -> CommandSettings:
+    """Returns the settings of a command line.
 
     Args:
+        parsed: those that the parser returned, of the class of `parser_default`.
         defaults: the tuned settings.
 
     Raises:
         ValueError: a value out of its range.
     """
-    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(args_class)}
-    if is_autoscaled(settings):
-        values["num_envs"] = None
-    if values["num_steps"] is None:
-        values["num_steps"] = defaults.num_steps
-    return args_class(**{**values, "params": {**defaults.params, **settings.params}})
+    values = {field.name: getattr(parsed, field.name) for field in dataclasses.fields(defaults)}
+    is_auto = parsed.num_envs == AUTO
+    values["num_envs"] = None if is_auto else parsed.num_envs
+    values["num_steps"] = defaults.num_steps if parsed.num_steps is None else parsed.num_steps
+    args = type(defaults)(**{**values, "params": {**defaults.params, **parsed.params}})
+    return CommandSettings(args, is_auto, parsed.num_steps)
 
 
-def is_autoscaled(settings: Any) -> bool:
-    """Whether the number of environments on the command line is "auto"."""
-    return settings.num_envs == AUTO  # type: ignore[no-any-return]  # the class with hints has other types
-
-
-def base_settings(settings: TrainingArgs) -> PPOArgs:
+def base_settings(settings: CommandSettings) -> PPOArgs:
     """Returns the settings of a command line as those that all agents of a population share.
 
     Raises:
-        ValueError: a value out of its range, or a number of environments that is to be measured.
+        ValueError: a number of environments that is to be measured.
     """
-    if is_autoscaled(settings):
+    if settings.measures_num_envs:
         raise ValueError("--num-envs auto is for one policy: give the number of environments of an agent.")
-    base = chosen_settings(settings, PPOArgs, tuned_for_population(settings.env, settings.device))
-    assert isinstance(base, PPOArgs), "the class that was asked for"
-    return base
+    assert isinstance(settings.args, PPOArgs), "populations are trained by PPO"
+    return settings.args
 
 
 def default_hints(defaults: TrainingArgs) -> dict[str, str]:

@@ -206,7 +206,7 @@ def explain_fault(
     from gpuvec.learners.fault_recording import num_iterations_before, record_fault
     from gpuvec.learners.runs.checkpoint import list_checkpoints, load
     from gpuvec.replay.document import to_page
-    from gpuvec.replay.failure import make_failure_replay
+    from gpuvec.replay.recording import make_failure_replay
 
     previous = recorder.last_checkpoint or (checkpoint and "that from which the run continued")
     hint = f"The previous checkpoint is {previous}." if previous else "No checkpoint was written before."

@@ -83,7 +83,6 @@ def explain(command: str, options: Collection[str], words: Sequence[str], printe
             message += " An INT has digits alone, such as 1000000."
         if "=" in value:
             message += " A name and its value are two words."
-    message = re.sub(r"^Error parsing \S*settings: ", "", message)  # a value out of its range, in the words of the class
     message = re.sub(r"^Missing value for argument '(.+)'\. Expected 1 values\.", r"\1 needs a value.", message)
     message = re.sub(r"^Missing value for argument '(.+)'\. Expected", r"\1 needs", message)
     message = re.sub(rf"^Missing from gpuvec {command}:( STR| PATH)?", f"{command} needs", message)

@@ -335,19 +335,13 @@ class AgentFields:
             raise ValueError(f"the box of AgentFields must have an area, got {(left, bottom, right, top)}.")
         scale = self.size / max(width, height)
         canvas = Canvas(round(scale * width), round(scale * height), scale, (-left * scale, -bottom * scale))
-        canvas.agents(
-            self._field(s, self.x),
-            self._field(s, self.y),
-            RADIUS_SHARE * max(width, height) if self.radius is None else self.radius,
-            role=None if self.role is None else self._field(s, self.role),
-            names=self.names,
-            heading=None if self.heading is None else self._field(s, self.heading),
-            active=None if self.active is None else self._field(s, self.active),
-        )
+        radius = RADIUS_SHARE * max(width, height) if self.radius is None else self.radius
+        arrays: dict[str, Any] = {}
+        for key in ("x", "y", "role", "heading", "active"):
+            name = getattr(self, key)
+            arrays[key] = None if name is None else np.atleast_1d(np.asarray(_read(s, name, "field of the state")))
+        canvas.agents(radius=radius, names=self.names, **arrays)
         return canvas
-
-    def _field(self, s: Any, name: str) -> NDArray[Any]:
-        return np.atleast_1d(np.asarray(_read(s, name, "field of the state")))
 
 
 def _read(values: Any, name: str, kind: str) -> Any:

@@ -130,25 +130,15 @@ def to_page(replay: Replay) -> str:
             f"it has {len(replay.data):,} bytes of tracks, and a replay has at most {MAX_TRACK_BYTES:,}: record fewer steps, "
             "or fewer environments."
         )
-    header = _to_json(replay.header)
-    if len(header) > MAX_HEADER_BYTES:
-        raise ReplayError(f"its header has {len(header):,} bytes, and that of a replay at most {MAX_HEADER_BYTES:,}.")
-    return build_page(replay.header, header, _compress(replay.data))
-
-
-def _to_json(header: Mapping[str, Any]) -> str:
-    """Returns the header as JSON, in which no text can end the element that has it."""
     try:
-        text = json.dumps(header, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(replay.header, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ReplayError(f"the header of a replay must consist of what JSON has: {error}.") from error
-    return text.replace("<", "\\u003c")
-
-
-def _compress(data: bytes) -> bytes:
-    """Returns a zlib stream, made for small numbers that vary at random, which residuals are."""
-    compressor = zlib.compressobj(9, strategy=zlib.Z_FILTERED)
-    return compressor.compress(data) + compressor.flush()
+    header = text.replace("<", "\\u003c")  # so that no text can end the element that has it
+    if len(header) > MAX_HEADER_BYTES:
+        raise ReplayError(f"its header has {len(header):,} bytes, and that of a replay at most {MAX_HEADER_BYTES:,}.")
+    compressor = zlib.compressobj(9, strategy=zlib.Z_FILTERED)  # for small numbers that vary at random, which residuals are
+    return build_page(replay.header, header, compressor.compress(replay.data) + compressor.flush())
 
 
 def read_replay(path: str | Path) -> Replay:

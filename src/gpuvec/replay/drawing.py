@@ -96,13 +96,7 @@ def _group(canvases: Sequence[Canvas]) -> tuple[NDArray[np.int32], list[list[Can
 
 def _layout_key(mark: Mark) -> tuple[Any, ...]:
     """Returns what marks of a layout have in common, as a hashable value."""
-    if isinstance(mark, Grid):
-        return Grid, mark.values.shape, mark.palette, mark.box
-    if isinstance(mark, Polyline):
-        return Polyline, len(mark.points), mark.width
-    if isinstance(mark, Text):
-        return Text, mark.size, mark.align
-    return type(mark), len(mark.points)
+    return str(_describe(mark)), *((mark.values.shape, mark.palette) if isinstance(mark, Grid) else ())
 
 
 def _coordinates(mark: Mark) -> list[float]:

@@ -1,10 +1,11 @@
-"""Episodes of a trained policy, with what it observed and computed for some agents.
+"""Episodes of a trained policy, with what it observed and computed for some agents, also those that end with a failure.
 
 Letters: E envs, A agents, T steps, n agents with details, D features, N probabilities, K action components.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -17,12 +18,14 @@ from gpuvec.episode import Episode, fetch_episode
 from gpuvec.errors import ReplayError
 from gpuvec.learners.algorithms import ALL
 from gpuvec.observations import NearestNeighbors
-from gpuvec.replay.scene import Details, Event, Scene
+from gpuvec.replay.document import Replay
+from gpuvec.replay.scene import Details, Event, Scene, episode_events, host_states
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
 
 if TYPE_CHECKING:
+    from gpuvec.learners.fault_recording import FaultRecording
     from gpuvec.learners.policy_files.numpy_policy import NumpyPolicy
     from gpuvec.learners.policy_files.trained_policy import TrainedPolicy
 
@@ -130,17 +133,6 @@ class _Recorder:
             return None if own is None else own[:, self._roles[self._only_role].index(agent)]
         return arrays[:, agent] if self._is_multi_agent else arrays
 
-    def _role_of(self, agent: int) -> str | None:
-        """Returns the role whose policy acts for an agent; None if one policy acts for all."""
-        return None if self._policy.roles == (ALL,) else next(role for role, agents in self._roles.items() if agent in agents)
-
-    def _probabilities_of(self, obs: NDArray[Any], mask: NDArray[Any] | None, role: str | None) -> Any:
-        """Returns the probabilities of all components of actions, (T, N); None for continuous actions."""
-        if isinstance(self._policy.spaces[self._policy.find_role(role)].action, gym.spaces.Box):
-            return None
-        parts = self._policy.probabilities(obs, mask, role=role)
-        return np.concatenate(parts if isinstance(parts, tuple) else (parts,), -1)
-
     @property
     def _action_space(self) -> gym.Space[Any]:
         """The action space of the agents with details."""
@@ -153,12 +145,6 @@ class _Recorder:
             return name_choices(sizes)
         num_components = math.prod(self._action_space.shape or ())
         return declared_names(episode, "action_names", sum(sizes) or num_components) or name_choices(sizes)
-
-    def _values_of(self, obs: NDArray[Any], role: str | None) -> Any:
-        """Returns the values, (T,); None if the value function has observations of its own."""
-        if self._policy.spaces[self._policy.find_role(role)].critic_observation is not None:
-            return None
-        return self._policy.value(obs, role=role)
 
     def details(self, row: int, episode: Episode) -> Details:
         """Returns the details of an episode.
@@ -175,13 +161,20 @@ class _Recorder:
             actions = np.asarray(episode.actions)
             actions = actions[:, self.agents] if self._is_multi_agent else actions[:, None]
         # One call of a network for all steps takes a small part of the time of one for each step.
-        observations, probabilities, values = [], [], []
+        observations, probabilities, values = [], list[Any](), list[Any]()
         for agent in self.agents:
-            role, obs = self._role_of(agent), np.stack([x[row] for x in self._observations[agent][:steps]])
+            # The role whose policy acts for the agent; None if one policy acts for all.
+            role = next((role for role, agents in self._roles.items() if agent in agents), None)
+            role = None if self._policy.roles == (ALL,) else role
+            spaces = self._policy.spaces[self._policy.find_role(role)]
+            obs = np.stack([x[row] for x in self._observations[agent][:steps]])
             mask = np.stack([x[row] for x in self._masks[agent][:steps]]) if self._masks[agent] else None
             observations.append(obs.reshape(steps, -1))
-            probabilities.append(self._probabilities_of(obs, mask, role))
-            values.append(self._values_of(obs, role))
+            parts = () if isinstance(spaces.action, gym.spaces.Box) else self._policy.probabilities(obs, mask, role=role)
+            # (T, N) of all components of actions; None for continuous ones
+            probabilities.append(np.concatenate(parts if isinstance(parts, tuple) else (parts,), -1) if len(parts) else None)
+            # A value function may have observations of its own.
+            values.append(self._policy.value(obs, role=role) if spaces.critic_observation is None else None)
         observation = np.stack(observations, 1)
         value = None if values[0] is None else np.stack(values, 1)
         num_features = observation.shape[-1]
@@ -287,12 +280,73 @@ def find_neighbors(episode: Episode, agents: Sequence[int]) -> NDArray[np.int32]
     if not isinstance(search, NearestNeighbors) or steps * len(agents) * count > MAX_DISTANCES:
         return None
     neighbors = np.full((steps, len(agents), observation.max_neighbors), -1, np.int32)
-    for t in range(steps):
-        fields = {name: values[t] for name, values in episode.states.items()}
-        s = env.state(**{name: fields.get(name) for name in env.state._fields})
+    for t, s in enumerate(host_states(episode)[:steps]):
         for k, i in enumerate(agents):
             if search.mask is None or search.mask(i, s, p):
                 pairs = sorted((search.distance(i, j, s, p), j) for j in range(count))
                 nearest = [j for distance, j in pairs if distance < np.inf][: observation.max_neighbors]
                 neighbors[t, k, : len(nearest)] = nearest
     return neighbors
+
+
+def make_failure_replay(recording: FaultRecording) -> Replay:
+    """Returns a replay that begins at the first number that is not finite.
+
+    It shows the pictures of the environment, if there are any for these states, and curves of the fields of its state.
+
+    Args:
+        recording: the last states of the row that broke.
+
+    Raises:
+        ReplayError: the recording cannot be shown.
+    """
+    from gpuvec.replay import make
+
+    scene = _failure_scene(recording)
+    undrawn = scene.episode._replace(env=dataclasses.replace(scene.episode.env, draw=None))
+    first_frame = recording.faults[0].frame
+    if scene.episode.env.draw is None:
+        return make([scene], first_frame)
+    try:
+        return make([scene, Scene(undrawn, "fields of the state", scene.policy)], first_frame)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # of an author's `draw`, which did not expect such states
+        return make([scene._replace(episode=undrawn)], first_frame)
+
+
+def _failure_scene(recording: FaultRecording) -> Scene:
+    """Returns the scene of a recording, with details of the agent whose row broke.
+
+    Args:
+        recording: the last states of the row that broke.
+    """
+    agent = recording.agent
+    # The frames are of several episodes and have numbers that are not finite, for which the words of an author are not meant.
+    episode = recording.episode._replace(env=dataclasses.replace(recording.episode.env, events=None))
+    own_events = {(event.frame, event.text) for event in episode_events(episode)}
+    faults = [Event(frame, "not_finite", f"{quantity} is not finite", [agent]) for frame, quantity in recording.faults]
+    faults = [event for event in faults if (event.frame, event.text) not in own_events]
+    starts = [Event(frame, "start", "an episode begins") for frame in recording.starts]
+    num_features, sizes = recording.observation.shape[1], recording.action_sizes
+    action, action_names, features = None, name_choices(sizes), tuple[str, ...]()
+    if not isinstance(episode.actions, Mapping):  # An environment declares the names of one space.
+        actions = np.asarray(episode.actions)
+        actions = actions[:, [agent]] if isinstance(episode.env, MultiAgentEnv) else actions[:, None]
+        action = actions.reshape(len(actions), 1, -1)
+        features = tuple(declared_names(episode, "feature_names", num_features))[:MAX_FEATURES]
+        action_names = list(declared_names(episode, "action_names", sum(sizes) or action.shape[2])) or action_names
+    return Scene(
+        episode,
+        policy="the last states before the failure",
+        details=Details(
+            [agent],
+            action=action,
+            action_sizes=sizes,
+            action_names=action_names,
+            observation=recording.observation[:, None, :MAX_FEATURES],
+            features=features,
+            num_features=num_features,
+            probabilities=None if recording.probabilities is None else recording.probabilities[:, None],
+            value=None if recording.value is None else recording.value[:, None],
+        ),
+        events=[*faults, *starts],
+    )

@@ -173,10 +173,15 @@ def encode_scene(scene: Scene, tracks: TrackWriter) -> dict[str, Any]:
         "fps": episode.env.render_fps,
         **(drawing or {"width": 0, "height": 0, "palette": [], "layout": None, "layouts": [], "agents": None}),
         "rewards": encode_rewards(np.asarray(episode.rewards, np.float32).reshape(num_steps, -1), tracks),
-        "state": {} if drawing else _encode_curves(episode, tracks),
+        "state": {
+            name: encode_curve(values, tracks)
+            for name, values in ({} if drawing else episode.states).items()
+            if int(np.prod(values.shape[1:], dtype=np.int64)) <= MAX_CURVES  # elements
+        },
         "details": None if scene.details is None else _encode_details(scene.details, tracks),
         "events": [
-            _describe(event) for event in sorted([*scene.events, *episode_events(episode)], key=lambda event: event.frame)
+            {**event._asdict(), "agents": [int(i) for i in event.agents]}
+            for event in sorted([*scene.events, *episode_events(episode)], key=lambda event: event.frame)
         ],
     }
 
@@ -198,6 +203,16 @@ def draw_frames(episode: Episode) -> list[Canvas]:
             )
         pictures.append(picture)
     return pictures
+
+
+def host_states(episode: Episode) -> list[Any]:
+    """Returns the states of an episode, T + 1, as functions on the host take them.
+
+    Args:
+        episode: the episode.
+    """
+    frames = range(len(episode.rewards) + 1)
+    return [host_state(episode.env, {name: values[t] for name, values in episode.states.items()}) for t in frames]
 
 
 def _action_of(episode: Episode, t: int) -> Any:
@@ -243,8 +258,7 @@ def _declared_events(episode: Episode) -> list[Event]:
     env, events = episode.env, list[Event]()
     if env.events is None:
         return events
-    fields = [{name: values[t] for name, values in episode.states.items()} for t in range(len(episode.rewards) + 1)]
-    states = [host_state(env, values) for values in fields]
+    states = host_states(episode)
     num_agents = episode.rewards.shape[1] if episode.rewards.ndim > 1 else 1
     for t, (before, s) in enumerate(pairwise(states), 1):
         returned = env.events(before, s, episode.params)
@@ -268,27 +282,10 @@ def _changes_of_activity(episode: Episode) -> list[tuple[int, list[int]]]:
     env = episode.env
     if not isinstance(env, MultiAgentEnv) or env.active is None or isinstance(env.active, Mapping):
         return []
-    fields = dict.fromkeys(env.state._fields) | episode.states
-    count, active = env.agents(episode.params), []
-    for t in range(len(episode.rewards) + 1):
-        s = env.state(**{name: None if values is None else values[t] for name, values in fields.items()})
-        active.append([bool(env.active(i, s, episode.params)) for i in range(count)])
-    is_active = np.array(active)
+    count, active, p = env.agents(episode.params), env.active, episode.params
+    is_active = np.array([[bool(active(i, s, p)) for i in range(count)] for s in host_states(episode)])
     left = is_active[:-1] & ~is_active[1:]
     return [(int(t) + 1, np.flatnonzero(left[t]).tolist()) for t in np.flatnonzero(left.any(1))]
-
-
-def _describe(event: Event) -> dict[str, Any]:
-    return {**event._asdict(), "agents": [int(i) for i in event.agents]}
-
-
-def _encode_curves(episode: Episode, tracks: TrackWriter) -> dict[str, Any]:
-    """Returns {field: track} of the fields of the state that have few elements."""
-    return {
-        name: encode_curve(values, tracks)
-        for name, values in episode.states.items()
-        if int(np.prod(values.shape[1:], dtype=np.int64)) <= MAX_CURVES
-    }
 
 
 def _encode_details(details: Details, tracks: TrackWriter) -> dict[str, Any]:

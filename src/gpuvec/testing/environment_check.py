@@ -127,10 +127,7 @@ def check_env(
     for name, value in {"num_envs": num_envs, "steps": steps}.items():
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}.")
-    if not time_limit > 0:
-        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit!r}.")
-    if not replay_seconds >= 0:
-        raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {replay_seconds!r}.")
+    require_seconds(time_limit, replay_seconds)
     env = resolve(env, params)
     checks = list[Check]()
 
@@ -163,6 +160,14 @@ def check_env(
         _check_cuda_c(add, env, seed, compiles=compiler is not None)
         add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
     return checks
+
+
+def require_seconds(time_limit: float, replay_seconds: float) -> None:
+    """Raises ValueError for a `time_limit` that is not above 0, or `replay_seconds` below 0."""
+    if not time_limit > 0:
+        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit!r}.")
+    if not replay_seconds >= 0:
+        raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {replay_seconds!r}.")
 
 
 def resolve(env: Environment | str, params: Mapping[str, Any]) -> Environment:
@@ -242,11 +247,8 @@ def _check_cuda_c(add: Add, env: Environment, seed: int, compiles: bool) -> None
     try:
         host_compiler()
         report = compare(job)
-    except MissingExtraError as error:
-        add("CUDA C++", str(error), ran=False)
-        return
-    except AuthoringError as error:
-        if "does not compile for a CPU" not in str(error):
+    except (AuthoringError, MissingExtraError) as error:
+        if isinstance(error, AuthoringError) and "does not compile for a CPU" not in str(error):
             raise
         add("CUDA C++", str(error), ran=False)
         return

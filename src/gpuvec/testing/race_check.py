@@ -69,13 +69,6 @@ def name_element(field: str, element: Element) -> str:
     return f"{field}[{', '.join(map(str, element))}]" if element else field
 
 
-def _element(index: tuple[Any, ...]) -> Element:
-    """The index of an element as plain integers, from the index arguments of a call."""
-    if not index:
-        return ()
-    return tuple(map(int, index[0])) if isinstance(index[0], tuple) else (int(index[0]),)
-
-
 def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
     """Runs a few envs with random actions.
 
@@ -340,7 +333,7 @@ class RaceCheck:
         schema, function, fields_before = reference.schema, calls.function, set(self._fields_written)
         with record_draws() as draws:
             for number, index in enumerate(calls.indices):
-                alone, element = reference.copy(s), _element(index)
+                alone, element = reference.copy(s), tuple(np.ravel(index).astype(int).tolist())
                 self._clear_log()
                 draws.clear()
                 call_checked(function, *index, self._view(alone, self.log), *calls.arguments(number))

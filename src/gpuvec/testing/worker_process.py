@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import get_type_hints
@@ -35,6 +35,7 @@ except ModuleNotFoundError:  # Windows
 COMMAND = "from gpuvec.testing.worker_process import main; main(sys.argv[1], int(sys.argv[2]))"
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 TASK, ANSWER = "task.pickle", "answer.json"
+ENDED = "a process of the check ended with "
 
 
 class WorkerError(Exception):
@@ -55,20 +56,25 @@ class WorkerProcess:
 
     Args:
         function: a function of this package that returns text.
-        env: the environment.
+        env: the environment; None for a function that needs none.
+        variables: environment variables of the process, besides those of this one.
         options: keyword arguments that can be pickled.
     """
 
-    def __init__(self, function: Callable[..., str], env: Environment, **options: int | float | None) -> None:
+    def __init__(
+        self, function: Callable[..., str], env: Environment | None, variables: Mapping[str, str] = {}, **options: object
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpuvec-check-")
         self.folder = Path(self._folder.name)
-        env = dataclasses.replace(env, draw=None)  # it may refer to objects that cannot be pickled
-        hints = get_type_hints(env.state, include_extras=True)
-        task = (function, env, env.state, hints, options)
-        (self.folder / TASK).write_bytes(_pickled(task, env))
+        hints = None
+        if env is not None:
+            env = dataclasses.replace(env, draw=None)  # it may refer to objects that cannot be pickled
+            hints = get_type_hints(env.state, include_extras=True)
+        (self.folder / TASK).write_bytes(_pickled((function, env, hints, options), env))
         with (self.folder / "errors").open("wb") as errors:
             self._process = subprocess.Popen(
                 python_command(COMMAND, str(self.folder), str(os.getpid())),
+                env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
@@ -99,14 +105,16 @@ class WorkerProcess:
             return str(result["text"])
         errors = (self.folder / "errors").read_text(errors="replace").strip()
         if status >= 0:
-            raise RuntimeError(f"a process of the check ended with status {status}\n{errors}")
+            raise RuntimeError(f"{ENDED}status {status}\n{errors}")
         raise WorkerError(f"signal {signal.Signals(-status).name}\n{errors}".strip(), status == -signal.SIGXCPU)
 
 
-def _pickled(task: tuple[object, ...], env: Environment) -> bytes:
+def _pickled(task: tuple[object, ...], env: Environment | None) -> bytes:
     """Pickles a task for another process. Modules that it cannot import, such as a notebook, are pickled by value."""
-    functions = [value for field in dataclasses.fields(env) if callable(value := getattr(env, field.name))]
-    names = {getattr(part, "__module__", None) for part in (*functions, type(env.params))}
+    names = set[str | None]()
+    if env is not None:
+        functions = [value for field in dataclasses.fields(env) if callable(value := getattr(env, field.name))]
+        names = {getattr(part, "__module__", None) for part in (*functions, type(env.params))}
     by_value = [sys.modules[name] for name in names if name in sys.modules and not _can_be_imported(name)]
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
@@ -143,9 +151,9 @@ def main(folder: str, parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # It has ended already.
         sys.exit(1)
-    function, env, state, hints, options = cloudpickle.loads((Path(folder) / TASK).read_bytes())
-    # The annotations of a class that was pickled by value may be strings, which only its own module can resolve.
-    state.__annotations__ = hints
+    function, env, hints, options = cloudpickle.loads((Path(folder) / TASK).read_bytes())
+    if env is not None:  # The annotations of a class that was pickled by value may be strings, which only its module resolves.
+        env.state.__annotations__ = hints
     try:
         fault, text = False, function(env, Path(folder), **options)
     except AuthoringError as error:

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.declaration_checks import describe_value
 from gpuvec.engine.backends.device import Device, has_several_gpus, parse_device, refuse_fork
-from gpuvec.engine.backends.device_arrays import address_of
+from gpuvec.engine.backends.device_arrays import address_of, to_numpy
 from gpuvec.engine.backends.kernel_set import import_gpu_modules
 from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT
 from gpuvec.engine.layout.schema import MultiAgentSchema
@@ -158,7 +158,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             self._role_outputs = RoleOutputs(schema, outputs) if by_role else None
             names = tuple(outputs) if self._role_outputs is None else self._role_outputs.names
             outputs = outputs if self._role_outputs is None else self._role_outputs.buffers
-            self._outputs = OutputBuffers(outputs, self.num_envs, self._device, self._framework, buffers)
+            outputs = {name: buffer._replace(shape=(self.num_envs, *buffer.shape)) for name, buffer in outputs.items()}
+            self._outputs = OutputBuffers(outputs, self._device, self._framework, buffers)
         self._rollouts = RolloutStorage(self.simulation, self._framework, buffers)
         self._build_spaces()
         # What every `step` needs is looked up here, so that a step takes little time on the host.
@@ -345,9 +346,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise TypeError(
                 f"rows must be a sequence of indices of environments, as [0, 2], or None, got {describe_value(rows)}."
             )
-        for row in indices.tolist():
-            if not -self.num_envs <= row < self.num_envs:
-                raise IndexError(f"row {row} of {self.num_envs}: rows are from 0 to {self.num_envs - 1}.")
         self.check()
         with on_stream(self._device, self._stream()) as stream:
             per_env = self.simulation.options.per_env
@@ -691,16 +689,23 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             **self._env.params._asdict(),
             **{name: self._stored_values(name) for name in per_env},
         }
+        sim, buffers = self.simulation, None
         with on_stream(self._device, self._stream()):
-            simulation = env_state.simulation_state(self.simulation, self._was_reset)
+            pool = {name: to_numpy(sim.pool_field(name)).copy() for name in sim.options.pool}
+            if self._was_reset:
+                buffers = {name: to_numpy(array) for name, array in env_state.state_dict(sim).items()}
         random = deepcopy(self._np_random), self._np_random_seed  # `copy.copy` would share the generator
-        return {"arguments": arguments, "simulation": simulation, "seed": self._seed, "random": random, "spec": self.spec}
+        state = {"pool": pool, "buffers": buffers, "seed": self._seed, "random": random, "spec": self.spec}
+        return {"arguments": arguments, **state}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["arguments"])  # type: ignore[misc]  # `copy` and `pickle` call this on a new, empty object
         with on_stream(self._device, self._stream()):
-            env_state.restore(self.simulation, saved["simulation"])
-        self._was_reset, self._seed = saved["simulation"]["buffers"] is not None, saved["seed"]
+            if saved["pool"]:
+                self.simulation.set_reset_pool(env_state.reset_pool(self.simulation, saved["pool"]))
+            if saved["buffers"] is not None:
+                env_state.load_state_dict(self.simulation, saved["buffers"])
+        self._was_reset, self._seed = saved["buffers"] is not None, saved["seed"]
         (self._np_random, self._np_random_seed), self.spec = saved["random"], saved["spec"]
 
     def _check_usable(self, needs_reset: bool = True) -> None:

@@ -364,21 +364,6 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
         sim.buffers[name][:] = array
 
 
-def simulation_state(sim: Simulation, was_reset: bool) -> dict[str, Any]:
-    """The contents of the buffers that a copy needs, as NumPy arrays; before the first reset only the reset pool."""
-    pool = {name: to_numpy(sim.pool_field(name)).copy() for name in sim.options.pool}
-    buffers = {name: to_numpy(array) for name, array in state_dict(sim).items()} if was_reset else None
-    return {"pool": pool, "buffers": buffers}
-
-
-def restore(sim: Simulation, saved: dict[str, Any]) -> None:
-    """Loads the result of `simulation_state` into a new simulation with the same arguments."""
-    if saved["pool"]:
-        sim.set_reset_pool(reset_pool(sim, saved["pool"]))
-    if saved["buffers"] is not None:
-        load_state_dict(sim, saved["buffers"])
-
-
 def agents_by_role(sim: Simulation, framework: Framework) -> dict[str, Any]:
     """Returns the positions of each role's agents on the agent axis; the host waits for the device.
 

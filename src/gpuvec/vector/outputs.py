@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class RoleOutputs:
         """The names of the outputs in the order of `merge`."""
         self.buffers = {"{} of {}".format(*roles[name]) if name in roles else name: b for name, b in outputs.items()}
         """{name: buffer} of the outputs in their own order; an output of a role has a name such as "obs of speaker"."""
-        self._places = tuple(places.values())
+        self._places = places
 
     def merge(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the outputs in the order of `names`, those of roles as dicts {role: array}.
@@ -58,7 +58,7 @@ class RoleOutputs:
         """
         return tuple(
             arrays[place] if isinstance(place, int) else {role: arrays[k] for role, k in place.items()}
-            for place in self._places
+            for place in self._places.values()
         )
 
     def split(self, out: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class RoleOutputs:
             raise TypeError(f"out must be a dict of arrays to write to, got {describe_value(out)}.")
         arrays: dict[str, Any] = {}
         for name, value in out.items():
-            place = dict(zip(self.names, self._places, strict=True)).get(name)
+            place = self._places.get(name)
             if not isinstance(place, dict):
                 arrays[name] = value
             elif not isinstance(value, Mapping) or not value.keys() <= place.keys():
@@ -92,23 +92,11 @@ SLAB_STEPS = 256
 Outputs = tuple[bytes, tuple[Any, ...]]
 
 
-class _SlabLayout(NamedTuple):
-    """How the arrays of one output are placed in its slab."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    # Steps write only those rows of final_obs whose episode ended, so the others must begin with zeros.
-    allocate: Literal["zeros", "empty"]
-    stride: int  # elements from the array of one step to that of the next, so that all are aligned if the first is
-    padding: int  # elements by which the first array may have to be moved to be aligned
-
-
 class OutputBuffers:
     """Provides the output arrays of each step.
 
     Args:
-        buffers: {name: buffer} of the outputs, in the order of the kernel's arguments.
-        num_envs: E.
+        buffers: {name: buffer} of the outputs, in the order of the kernel's arguments, with all axes of their arrays.
         device: the device that kernels run on.
         framework: the framework of the arrays.
         ring: the number of sets that are reused in turn; None for new arrays in every step.
@@ -117,23 +105,16 @@ class OutputBuffers:
         OutOfMemoryError: the ring does not fit on the device.
     """
 
-    def __init__(
-        self, buffers: dict[str, Buffer], num_envs: int, device: Device, framework: Framework, ring: int | None
-    ) -> None:
-        self._buffers, self._num_envs, self._device, self._framework = tuple(buffers.values()), num_envs, device, framework
+    def __init__(self, buffers: dict[str, Buffer], device: Device, framework: Framework, ring: int | None) -> None:
+        self._buffers, self._device, self._framework = tuple(buffers.values()), device, framework
         self.names = tuple(buffers)
         """The names of the outputs in `out`."""
         self._ring = ring
         # The framework of the arrays that a caller may pass to be written to.
         self._out_framework = Framework(Device("cpu")) if framework.copies else framework
-        self._layouts = []
-        for name, buffer in buffers.items():
-            shape = (num_envs, *buffer.shape)
-            unit = max(1, framework.alignment // np.dtype(buffer.dtype).itemsize)  # elements
-            stride = -(-math.prod(shape) // unit) * unit
-            is_final = name.startswith(("final_obs", "final_critic_obs"))
-            self._layouts.append(_SlabLayout(shape, buffer.dtype, "zeros" if is_final else "empty", stride, unit - 1))
-        self._strides = np.array([layout.stride * np.dtype(layout.dtype).itemsize for layout in self._layouts])  # in bytes
+        # Bytes from the array of one step to that of the next, so that all are aligned if the first is.
+        sizes = np.array([math.prod(b.shape) * np.dtype(b.dtype).itemsize for b in self._buffers])
+        self._strides = -(-sizes // framework.alignment) * framework.alignment
         self._bytes = int(self._strides.sum())  # of one set
         self._captured: list[Outputs] = []
         self._ready: Iterator[Outputs] = iter(())
@@ -173,14 +154,19 @@ class OutputBuffers:
     def _allocate(self, steps: int) -> Iterator[Outputs]:
         """Allocates slabs for a number of steps and returns their sets of outputs."""
         first_addresses, arrays = [], []
-        for layout in self._layouts:
-            slab = getattr(self._device.arrays, layout.allocate)(steps * layout.stride + layout.padding, layout.dtype)
+        for name, buffer, stride in zip(self.names, self._buffers, self._strides.tolist(), strict=True):
+            # Steps write only those rows of final_obs whose episode ended, so the others must begin with zeros.
+            is_final = name.startswith(("final_obs", "final_critic_obs"))
+            allocate = self._device.arrays.zeros if is_final else self._device.arrays.empty
+            itemsize = np.dtype(buffer.dtype).itemsize
+            size, padding = steps * stride // itemsize, max(self._framework.alignment // itemsize, 1) - 1
+            slab = allocate(size + padding, buffer.dtype)
             address = address_of(slab)
-            if layout.padding:
-                skipped = -address % self._framework.alignment // slab.itemsize
-                slab, address = slab[skipped : skipped + steps * layout.stride], address + skipped * slab.itemsize
+            if padding:
+                skipped = -address % self._framework.alignment // itemsize
+                slab, address = slab[skipped : skipped + size], address + skipped * itemsize
             first_addresses.append(address)
-            arrays.append(self._framework.rows(slab, steps, layout.shape))
+            arrays.append(self._framework.rows(slab, steps, buffer.shape))
         addresses = np.arange(steps)[:, None] * self._strides + first_addresses
         packed = addresses.view(f"V{8 * len(first_addresses)}").ravel().tolist()
         return zip(packed, zip(*arrays, strict=True), strict=True)
@@ -210,7 +196,7 @@ class OutputBuffers:
         for k, (name, buffer) in enumerate(zip(self.names, self._buffers, strict=True)):
             if name not in out:
                 continue
-            array, shape, dtype_name = out[name], (self._num_envs, *buffer.shape), np.dtype(buffer.dtype).name
+            array, shape, dtype_name = out[name], buffer.shape, np.dtype(buffer.dtype).name
             pointer = self._out_framework.pointer(array)
             if (
                 pointer is None
@@ -230,17 +216,12 @@ class OutputBuffers:
         return np.array(addresses, np.int64).tobytes(), tuple(arrays)
 
     def to_user(self, arrays: tuple[Any, ...], out: Mapping[str, Any] | None) -> tuple[Any, ...]:
-        """Returns the arrays that the caller of a step gets.
+        """Returns copies on the host of the arrays of a step, which are written to `out`, where users get copies.
 
         Args:
             arrays: the arrays that the kernel writes to.
             out: {name of an output: array to write to}, which the caller passed; None for none.
-
-        Returns:
-            `arrays` themselves, or where users get copies on the host those copies, which are written to `out`.
         """
-        if not self._framework.copies:
-            return arrays
         copies: list[Any] = list(copies_on_host(arrays))
         for k, name in enumerate(self.names):
             if out is not None and name in out:

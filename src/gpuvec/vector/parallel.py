@@ -105,8 +105,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         Args:
             agent: the name of the agent.
         """
-        self._require_possible(agent)
-        return self.observation_spaces[agent]  # type: ignore[no-any-return]  # PettingZoo's dict
+        return self._space_of(self.observation_spaces, agent)
 
     def action_space(self, agent: str) -> gym.Space[Any]:
         """Returns the space of an agent's actions; each agent has its own object.
@@ -114,13 +113,13 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         Args:
             agent: the name of the agent.
         """
-        self._require_possible(agent)
-        return self.action_spaces[agent]  # type: ignore[no-any-return]  # PettingZoo's dict
+        return self._space_of(self.action_spaces, agent)
 
-    def _require_possible(self, agent: object) -> None:
-        """Raises ValueError unless `agent` is the name of an agent."""
+    def _space_of(self, spaces: dict[str, gym.Space[Any]], agent: str) -> gym.Space[Any]:
+        """The space of an agent; raises ValueError unless `agent` is the name of one."""
         if not is_name_of(agent, self.possible_agents):
             raise ValueError(f"there is no agent {describe_value(agent)}; there are {', '.join(self.possible_agents)}.")
+        return spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None

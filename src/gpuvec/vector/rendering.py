@@ -79,7 +79,7 @@ class Frames(Sequence[Frame]):
         if isinstance(row, slice):
             return [self[k] for k in range(*row.indices(len(self)))]
         if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)} environments")
+            raise IndexError(f"row {row} of {len(self)}: rows are from 0 to {len(self) - 1}.")
         row_params = {name: values[row].item() for name, values in self._per_env_values.items()}
         fields = {name: array[row] for name, array in self._state.items()}
         action = self._actions[0].of_row(row) if self._actions is not None and self._actions[1][row] else None

@@ -17,7 +17,7 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, is_unbounded, stored_action_dtype
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.framework import Framework
-from gpuvec.vector.outputs import OutputBuffers, Outputs
+from gpuvec.vector.outputs import OutputBuffers
 
 
 class Rollout(NamedTuple):
@@ -43,8 +43,7 @@ class RolloutStorage:
 
     def __init__(self, simulation: Simulation, framework: Framework, ring: int | None) -> None:
         self._simulation, self._framework, self._ring = simulation, framework, ring
-        # {key: those of the observations, of the actions, and of the other fields of a `Rollout`}
-        self._buffers: dict[tuple[int, bool, str], tuple[OutputBuffers, OutputBuffers, OutputBuffers]] = {}
+        self._buffers: dict[tuple[int, bool, bool, str], OutputBuffers] = {}
 
     def rollout(self, num_steps: int, policy: Any, out: Rollout | None, action_space: gym.Space[Any], debug: bool) -> Rollout:
         """Makes a rollout, as `VectorEnv.rollout` describes it.
@@ -67,9 +66,10 @@ class RolloutStorage:
         if out is not None and not isinstance(out, Rollout):
             raise TypeError(f"out must be a Rollout that rollout() returned before, got {type(out).__name__}.")
         kind = _policy_kind(policy, action_space)
+        draws = kind != ACTION_ARRAY  # whether the kernel stores actions
         steps, stream, layout = int(num_steps), framework.stream(), sim.schema.action
-        action, action_address, action_dtype, _owner = policy, 0, None, None
-        if kind == ACTION_ARRAY:
+        action_dtype, _owner = None, None
+        if not draws:
             try:
                 actions = Actions((steps, sim.num_envs, *layout.shape), layout.discrete, sim.device, framework)
                 action_address, action_dtype, _owner = actions.read(policy, stream)
@@ -80,53 +80,37 @@ class RolloutStorage:
             raise RuntimeError(
                 "memory cannot be allocated while a graph is captured: call rollout() before, and give what it returned as out."
             )
-
-        def arrays_of(buffers: OutputBuffers) -> Outputs:
-            if out is None:
-                return buffers.take(stream)
-            return buffers.resolve_out({name: getattr(out, name) for name in buffers.names}, stream)
-
-        obs_buffers, action_buffers, outcome_buffers = self._buffers_for(steps, out is None, action_space)
-        obs_address, (obs,) = arrays_of(obs_buffers)
-        if kind != ACTION_ARRAY:
-            packed, (action,) = arrays_of(action_buffers)
-            (action_address,) = memoryview(packed).cast("q")
-        outcome_addresses, outcome = arrays_of(outcome_buffers)
-        launch(stream, action_address, obs_address + outcome_addresses, steps)
+        buffers = self._buffers_for(steps, out is None, draws, action_space)
+        out_arrays = None if out is None else {name: getattr(out, name) for name in buffers.names}
+        packed, arrays = buffers.take(stream) if out_arrays is None else buffers.resolve_out(out_arrays, stream)
+        if draws:  # actions are the last output, and the kernel takes their address first
+            (action_address,), packed = memoryview(packed[-8:]).cast("q"), packed[:-8]
+        launch(stream, action_address, packed, steps)
         if framework.copies:
-            out_arrays = None if out is None else out._asdict()
-            (obs,), outcome = obs_buffers.to_user((obs,), out_arrays), outcome_buffers.to_user(outcome, out_arrays)
-            if kind != ACTION_ARRAY:
-                (action,) = action_buffers.to_user((action,), out_arrays)
-        return Rollout(obs, action, *outcome)
+            arrays = buffers.to_user(arrays, out_arrays)
+        return Rollout(**{"action": policy, **dict(zip(buffers.names, arrays, strict=True))})
 
-    def _buffers_for(
-        self, steps: int, provides_arrays: bool, action_space: gym.Space[Any]
-    ) -> tuple[OutputBuffers, OutputBuffers, OutputBuffers]:
+    def _buffers_for(self, steps: int, provides_arrays: bool, has_actions: bool, action_space: gym.Space[Any]) -> OutputBuffers:
         """The buffers of rollouts of T `steps`, which provide new arrays, or only check the arrays of an `out`."""
         dtype = stored_action_dtype(action_space)
-        key = steps, provides_arrays, np.dtype(dtype).name
+        key = steps, provides_arrays, has_actions, np.dtype(dtype).name
         if key not in self._buffers:
             sim = self._simulation
-            shape, outcome = sim.schema.action.shape, dict(sim.layout.outputs)
-            action = Buffer(dtype, shape, wide=bool(shape) and np.dtype(dtype).itemsize == 4)
-            parts = (steps + 1, {"obs": outcome.pop("obs")}), (steps, {"action": action}), (steps, outcome)
+            shape, outputs = sim.schema.action.shape, dict(sim.layout.outputs)
+            if has_actions:
+                outputs["action"] = Buffer(dtype, shape, wide=bool(shape) and np.dtype(dtype).itemsize == 4)
+            buffers = {
+                name: buffer._replace(shape=(steps + (name == "obs"), sim.num_envs, *buffer.shape))
+                for name, buffer in outputs.items()
+            }
             ring = self._ring if provides_arrays else None
-            obs_buffers, action_buffers, outcome_buffers = (
-                OutputBuffers(
-                    {name: buffer._replace(shape=(sim.num_envs, *buffer.shape)) for name, buffer in buffers.items()},
-                    length, sim.device, self._framework, ring,
-                )
-                for length, buffers in parts
-            )  # fmt: skip
-            self._buffers[key] = obs_buffers, action_buffers, outcome_buffers
+            self._buffers[key] = OutputBuffers(buffers, sim.device, self._framework, ring)
         return self._buffers[key]
 
     def clear(self) -> None:
         """Drops all references to the arrays of rollouts, which are freed unless a user still references them."""
-        for parts in self._buffers.values():
-            for buffers in parts:
-                buffers.clear()
+        for buffers in self._buffers.values():
+            buffers.clear()
         self._buffers.clear()
 
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.replay.document import Replay, read_replay_in
 
 MAX_REPLAYS = 20  # that a run folder keeps
 REPLAY, POLICY = ".html", ".safetensors"
@@ -39,21 +38,6 @@ def live_iterations(folder: RunFolder) -> list[int]:
         folder: the run folder.
     """
     return sorted(int(match[1]) for name in folder.file_names() if (match := REPLAY_NAME.fullmatch(name)))
-
-
-def read_live_replay(folder: RunFolder, iteration: int) -> Replay:
-    """Reads a live replay.
-
-    Args:
-        folder: the run folder.
-        iteration: the number of iterations of the policy.
-
-    Raises:
-        FileNotFoundError: there is no such replay.
-        ReplayError: the file is damaged, or of another version.
-        CheckpointError: it is a link, or too large.
-    """
-    return read_replay_in(folder, file_name(iteration, REPLAY))
 
 
 def remove_surplus(folder: RunFolder) -> None:

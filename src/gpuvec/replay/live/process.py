@@ -80,7 +80,7 @@ class LiveReplays:
         if self._is_copying:
             self._is_copying = False
             self._send(self._readout.iteration, self._readout.take)
-        elif time.monotonic() >= self._due_time and self._is_idle() and not self._has_failed:
+        elif time.monotonic() >= self._due_time and not self._has_failed and (self._pending is None or self._pending.done()):
             self._due_time = time.monotonic() + self._seconds
             self._readout.start()
             self._is_copying = True
@@ -117,9 +117,6 @@ class LiveReplays:
         self._pool.shutdown()
         self._process.communicate()
         self._errors.close()
-
-    def _is_idle(self) -> bool:
-        return self._pending is None or self._pending.done()
 
     def _send(self, iteration: int, make_policy: Callable[[], bytes]) -> None:
         """Sends a policy file to the process, and waits for its answer, in another thread."""

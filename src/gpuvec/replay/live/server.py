@@ -27,8 +27,8 @@ from gpuvec.learners.runs.records import (
     parse_json,
     read_record,
 )
-from gpuvec.replay.document import to_page
-from gpuvec.replay.live.files import live_iterations, read_live_replay
+from gpuvec.replay.document import read_replay_in, to_page
+from gpuvec.replay.live.files import REPLAY, file_name, live_iterations
 from gpuvec.replay.local_server import CSS, HTML, JAVASCRIPT, JSON, Answer, LocalServer, refusal
 
 MAX_POINTS = 256  # of a curve
@@ -87,41 +87,35 @@ class MetricReader:
             self.curves = {name: curve[1::2] for name, curve in self.curves.items()}
 
 
-class LiveStatus:
-    """The state of a run, as often as the page asks for it.
+def read_status(folder: RunFolder, reader: MetricReader) -> dict[str, Any]:
+    """Returns the state of a run, as JSON has it.
 
     Args:
         folder: the run folder.
+        reader: reads its metrics.
     """
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder, self._reader = folder, MetricReader()
-
-    def read(self) -> dict[str, Any]:
-        """Returns the state of the run, as JSON has it."""
-        self._reader.update(self._folder)
-        summary, metrics = summarize_run(self._folder), self._reader.metrics
-        total_steps = finite_number(read_record(self._folder, SETTINGS), "total_steps")
-        others = [name for name in metrics if name not in PROGRESS_METRICS and not is_of_policy(name, "return")]
-        return {
-            "name": self._folder.path.resolve().name[:200],
-            "env": summary.env,
-            "algorithm": summary.algorithm,
-            "seed": summary.seed,
-            "state": summary.state,
-            "num_iterations": summary.num_iterations,
-            "total_steps": None if math.isnan(total_steps) else total_steps,
-            "progress": {name: metrics[name] for name in PROGRESS_METRICS if name in metrics},
-            "returns": [
-                {"role": role_and_name(name)[0], "value": metrics[name], "curve": curve}
-                for name, curve in self._reader.curves.items()
-            ],
-            "metrics": [
-                {"name": name.removeprefix(f"{ENV_METRICS}/").replace("_", " "), "value": metrics[name]}
-                for name in others[:MAX_METRICS]
-            ],
-            "replays": live_iterations(self._folder),
-        }
+    reader.update(folder)
+    summary, metrics = summarize_run(folder), reader.metrics
+    total_steps = finite_number(read_record(folder, SETTINGS), "total_steps")
+    others = [name for name in metrics if name not in PROGRESS_METRICS and not is_of_policy(name, "return")]
+    return {
+        "name": folder.path.resolve().name[:200],
+        "env": summary.env,
+        "algorithm": summary.algorithm,
+        "seed": summary.seed,
+        "state": summary.state,
+        "num_iterations": summary.num_iterations,
+        "total_steps": None if math.isnan(total_steps) else total_steps,
+        "progress": {name: metrics[name] for name in PROGRESS_METRICS if name in metrics},
+        "returns": [
+            {"role": role_and_name(name)[0], "value": metrics[name], "curve": curve} for name, curve in reader.curves.items()
+        ],
+        "metrics": [
+            {"name": name.removeprefix(f"{ENV_METRICS}/").replace("_", " "), "value": metrics[name]}
+            for name in others[:MAX_METRICS]
+        ],
+        "replays": live_iterations(folder),
+    }
 
 
 REPLAY_PATH = re.compile(r"/replay/(\d{1,18})\.html")
@@ -151,7 +145,7 @@ class LiveServer(LocalServer):
 
     def __init__(self, folder: RunFolder, port: int) -> None:
         super().__init__(port)
-        self.run, self._status, self._lock = folder, LiveStatus(folder), Lock()
+        self.run, self._reader, self._lock = folder, MetricReader(), Lock()
 
     def answer(self, path: str) -> Answer:
         """Returns the answer to a request.
@@ -162,18 +156,15 @@ class LiveServer(LocalServer):
         try:
             if path == "/status.json":
                 with self._lock:
-                    return Answer(json.dumps(self._status.read(), allow_nan=False).encode(), JSON)
+                    return Answer(json.dumps(read_status(self.run, self._reader), allow_nan=False).encode(), JSON)
             if match := REPLAY_PATH.fullmatch(path):
-                return self._replay(int(match[1]))
+                try:
+                    replay = read_replay_in(self.run, file_name(int(match[1]), REPLAY))
+                except FileNotFoundError:
+                    return refusal(HTTPStatus.NOT_FOUND, "There is no such replay.")
+                return Answer(to_page(replay).encode(), HTML, REPLAY_POLICY)
+        except (ReplayError, CheckpointError) as error:
+            return refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         except OSError as error:
             return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"The run folder cannot be read: {error.strerror or error}.")
         return super().answer(path)
-
-    def _replay(self, iteration: int) -> Answer:
-        try:
-            page = to_page(read_live_replay(self.run, iteration))
-        except FileNotFoundError:
-            return refusal(HTTPStatus.NOT_FOUND, "There is no such replay.")
-        except (ReplayError, CheckpointError) as error:
-            return refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
-        return Answer(page.encode(), HTML, REPLAY_POLICY)

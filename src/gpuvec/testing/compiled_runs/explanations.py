@@ -63,7 +63,13 @@ def explain_nonfinite(env: Environment, run: CompiledRun, error: NonFiniteResult
 
 def _repeat_part(env: Environment, m: Moment, part: str, agent: int, trace: NonFiniteTrace) -> None:
     """Repeats the functions that compute a part of the results."""
-    view: Callable[[EnvState], EnvState] = (lambda s: _finite_view(checked_state(s))) if part == "state" else checked_state
+
+    def finite_view(s: EnvState) -> EnvState:
+        """A view of a state whose arrays store only finite numbers."""
+        values = (value.view(FiniteArray) if isinstance(value, CheckedArray) else value for value in checked_state(s))
+        return type(s)(*values)
+
+    view: Callable[[EnvState], EnvState] = finite_view if part == "state" else checked_state
     reference, key, t = PythonReference(env, view), CheckedKey(*m.key), Time(m.key.step, m.limit)
     before, after = reference.make_state(m.before), reference.make_state(m.after)
     if part == "observation":
@@ -84,12 +90,6 @@ def _repeat_part(env: Environment, m: Moment, part: str, agent: int, trace: NonF
     if part == "reward" and not reference.is_single_agent:
         with trace.active():
             reference.step_result(result.state, np.zeros(len(reference.agents), np.bool_), t)
-
-
-def _finite_view(s: EnvState) -> EnvState:
-    """A view of a checked state whose arrays store only finite numbers."""
-    parts = (part.view(FiniteArray) if isinstance(part, CheckedArray) else part for part in s)
-    return type(s)(*parts)
 
 
 Trace = Any  # the type of a trace function, which returns itself

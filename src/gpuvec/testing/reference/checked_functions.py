@@ -99,10 +99,6 @@ for _name in ("add", "sub", "mul", "floordiv", "mod", "lshift", "rshift", "and",
     setattr(CheckedInt, f"__r{_name}__", _method(_name, True))
 
 
-def _checked_range(*arguments: int) -> Iterator[int]:
-    return map(CheckedInt, range(*arguments))
-
-
 def _checked_conversion(num_bits: int | None) -> Callable[..., int]:
     """Returns a conversion to a signed integer of `num_bits` bits, like `np.int32` for 32, or like `int` for None."""
 
@@ -129,7 +125,9 @@ class CheckedNumpy:
         return CONVERSIONS.get(value, value) if isinstance(value, type) else value
 
 
-BUILTINS: dict[str, Any] = {**vars(builtins), "range": _checked_range, "int": _checked_conversion(None)}
+BUILTINS: dict[str, Any] = {
+    **vars(builtins), "range": lambda *limits: map(CheckedInt, range(*limits)), "int": _checked_conversion(None)
+}  # fmt: skip
 
 
 INTEGERS = (int, np.integer)
@@ -466,7 +464,8 @@ class CheckedFunctions:
             return function
         if function not in self._copies:
             scope: dict[str, Any] = {"__builtins__": BUILTINS, "__name__": function.__module__}
-            code = _with_checked_tuples(function.__code__)
+            literals = (CheckedTuple.of(c, str(c)) if _is_table(c) else c for c in function.__code__.co_consts)
+            code = function.__code__.replace(co_consts=tuple(literals))
             cells = tuple(types.CellType() for _ in code.co_freevars)
             copy = types.FunctionType(code, scope, function.__name__, None, cells)
             self._copies[function] = copy  # stored before the functions that it calls are copied, because they may call it
@@ -516,11 +515,6 @@ def checked_params(p: EnvParams) -> EnvParams:
         for k, v in zip(p._fields, p, strict=True)
     )
     return type(p)(*parts)
-
-
-def _with_checked_tuples(code: types.CodeType) -> types.CodeType:
-    """A copy of `code` whose literal tuples of numbers check their indices."""
-    return code.replace(co_consts=tuple(CheckedTuple.of(c, str(c)) if _is_table(c) else c for c in code.co_consts))
 
 
 def _is_table(value: object) -> bool:

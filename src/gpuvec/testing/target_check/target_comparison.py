@@ -1,7 +1,6 @@
 """Compares another target with the CPU: both take the same random actions, and all results are compared after every call.
 
-A comparison runs in another process, since a target may crash and Numba reads environment variables when it is imported. The
-job and the report are files in JSON.
+A comparison runs in another process, since a target may crash and Numba reads environment variables when it is imported.
 
 Results may be sensitive to rounding: a tiny change of the state before a call changes them as much as two targets differ.
 
@@ -12,10 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +25,6 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.layout.schema import PACKED_BUFFERS, EnvSchema
 from gpuvec.errors import GpuvecError
-from gpuvec.python_command import python_command
 from gpuvec.spec import Environment
 from gpuvec.testing.compiled_runs.compiled_run import allowed_actions, flat_infos, join_roles, split_actions
 from gpuvec.testing.target_check.differences import (
@@ -45,7 +39,7 @@ from gpuvec.testing.target_check.differences import (
     make_result_layout,
 )
 from gpuvec.testing.target_check.targets import CPU
-from gpuvec.testing.worker_process import allow_cpu_time
+from gpuvec.testing.worker_process import ENDED, WorkerError, WorkerProcess, allow_cpu_time
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
 from gpuvec.vector.wrappers import ToNumpy
@@ -223,7 +217,6 @@ AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
 MAX_THRESHOLD_SHARE = 1e-4  # of results: rounding is seldom near a threshold, and a wrong rule differs often
 # No threshold explains that so many results differ, and their floats differ too little for another rule.
 MAX_SLIGHT_SHARE = 1e-2  # of results
-COMMAND = "from gpuvec.testing.target_check.target_comparison import main; main(*sys.argv[1:])"
 PLACE = "place.txt"  # the name of the file with the place of the present call, which remains if the process ends in it
 COMPILATION_SECONDS = 600.0  # of CPU time; the first call of each kind compiles its kernels
 PERTURBATION = 1e-6  # the relative change of a float of the state, of the size of a few roundings
@@ -493,43 +486,34 @@ def compare_in_processes(job: ComparisonJob, num_processes: int = 1) -> Comparis
 
 def _compare_in_process(deadline: float, job: ComparisonJob) -> ComparisonReport:
     job = job._replace(compare_seconds=deadline - time.monotonic())
-    with tempfile.TemporaryDirectory() as folder:
-        job_file, report_file, place_file = (Path(folder, name) for name in ("job.json", "report.json", PLACE))
-        job_file.write_text(json.dumps(job._asdict()))
-        process = subprocess.run(
-            python_command(COMMAND, str(job_file), str(report_file)),
-            env={**os.environ, **job.variables},
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if report_file.exists():
-            return ComparisonReport(**json.loads(report_file.read_text()))
-        place = f"{place_file.read_text()}: " if place_file.exists() else ""
-    status = process.returncode
-    if status < 0 and status == -signal.SIGXCPU:  # Windows has neither
-        limit = f"a call on cpu or on {job.target} does not return within {job.time_limit:g} s of CPU time"
-        return ComparisonReport(difference=f"{place}{limit}; if it is only slow, raise --time-limit")
-    cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return ComparisonReport(difference=f"{place}the process of the target ended with {cause}\n{process.stderr.strip()}")
+    with WorkerProcess(run_job, None, job.variables, job=job) as worker:
+        try:
+            return ComparisonReport(**json.loads(worker.answer()))
+        except (RuntimeError, WorkerError) as error:
+            place_file = worker.folder / PLACE
+            place = f"{place_file.read_text()}: " if place_file.exists() else ""
+            if getattr(error, "out_of_time", False):
+                limit = f"a call on cpu or on {job.target} does not return within {job.time_limit:g} s of CPU time"
+                return ComparisonReport(difference=f"{place}{limit}; if it is only slow, raise --time-limit")
+            cause = str(error).removeprefix(ENDED)
+            return ComparisonReport(difference=f"{place}the process of the target ended with {cause}")
 
 
-def main(job_file: str, report_file: str) -> None:
-    """Runs the job in a file and writes the report to another file.
+def run_job(env: None, folder: Path, job: ComparisonJob) -> str:
+    """Compares in a `WorkerProcess`, and returns the report in JSON.
 
     Args:
-        job_file: the path of a `ComparisonJob` in JSON.
-        report_file: the path of the `ComparisonReport` to write.
+        env: not used; the job has it.
+        folder: for the file with the place of the present call.
+        job: the comparison.
     """
-    job = ComparisonJob(**json.loads(Path(job_file).read_text()))
-    place_file = Path(report_file).with_name(PLACE)
 
     def on_call(place: str, is_first: bool) -> None:
-        place_file.write_text(place)
+        (folder / PLACE).write_text(place)
         allow_cpu_time(job.time_limit + (COMPILATION_SECONDS if is_first else 0.0))
 
     try:
         report = compare(job, on_call)
     except GpuvecError as error:
         report = ComparisonReport(difference=f"{type(error).__name__}: {error}")
-    Path(report_file).write_text(json.dumps(report._asdict()))
+    return json.dumps(report._asdict())

@@ -9,8 +9,7 @@ from gpuvec.vector.wrappers.base import StatefulWrapper, Wrapper, WrapperError
 from gpuvec.vector.wrappers.flatten_agents import FlattenAgents
 from gpuvec.vector.wrappers.normalize import NormalizeObservation, NormalizeReward
 from gpuvec.vector.wrappers.record_episode_statistics import EpisodeSummary, RecordEpisodeStatistics
-from gpuvec.vector.wrappers.to_numpy import ToNumpy
-from gpuvec.vector.wrappers.transform import ClipAction, ClipReward, RescaleAction
+from gpuvec.vector.wrappers.transform import ClipAction, ClipReward, RescaleAction, ToNumpy
 
 __all__ = [
     "ClipAction",
