@@ -185,8 +185,9 @@ class Pair:
                 yield f"{description}: {problem}"
         else:
             self.env.load_state_dict(self.twin.state_dict())
-        for name, array in host(self.twin.state_dict()["buffers"]).items():
-            if not np.array_equal(host(self.env.state_dict()["buffers"][name]).view(np.uint8), array.view(np.uint8)):
+        buffers, expected_buffers = (host(each.state_dict()["buffers"]) for each in (self.env, self.twin))
+        for name, array in expected_buffers.items():
+            if not np.array_equal(buffers[name].view(np.uint8), array.view(np.uint8)):
                 yield f"{description}: changed {name}"
         actions = self._actions()
         actual, expected = (flat(host(each.step(self._converted(actions))[:4])) for each in (self.env, self.twin))
