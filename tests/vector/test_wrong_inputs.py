@@ -71,6 +71,17 @@ class Pair:
         for each in (self.env, self.twin):
             each.reset(seed=0)
         self.env.action_space.seed(0)
+        if name not in THREAD_PER_ENV:
+            self._compile_no_other_dtypes()
+
+    def _compile_no_other_dtypes(self) -> None:
+        """Lets steps with accepted actions of other dtypes than the space's do nothing, since each dtype compiles a kernel.
+
+        Environments with a thread for each env compile quickly, and tests/engine/test_action_access.py steps others.
+        """
+        simulation = self.env.unwrapped.simulation
+        step_launcher, own_dtype = simulation.step_launcher, simulation.options.action_dtype
+        simulation.step_launcher = lambda dtype: step_launcher(dtype) if dtype == own_dtype else lambda *arguments: None
 
     def _make(self) -> Any:
         render_mode = "rgb_array" if self.declared.draw else None
