@@ -42,11 +42,26 @@ def test_no_collection_visits_the_objects_of_the_block(collections: list[int]) -
     assert collections, "the collector runs again after the block"
 
 
-def test_garbage_of_blocks_is_collected_after_a_limited_number_of_them(collections: list[int]) -> None:
-    for _ in range(gc_pause.MAX_PAUSES + 1):
+def test_garbage_of_blocks_is_collected_once_it_has_many_objects(
+    collections: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc_pause, "MAX_OBJECTS", 100_000)
+    counts = []
+    for _ in range(7):
         with gc_paused():
-            pass
-    assert collections.count(2) == 1
+            make_objects(40_000)
+            cycle: list[object] = []
+            cycle.append((cycle, make_objects(40_000)))
+            del cycle
+        counts.append(collections.count(2))
+    assert counts == [0, 0, 1, 1, 1, 2, 2]
+
+
+def test_blocks_that_leave_no_objects_cause_no_full_collection(collections: list[int]) -> None:
+    for _ in range(100):
+        with gc_paused():
+            make_objects(gc_pause.MAX_OBJECTS // 10)
+    assert collections.count(2) == 0
 
 
 def test_a_disabled_collector_and_frozen_objects_stay_as_they_are() -> None:

@@ -6,10 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MAX_PAUSES = 16  # between two full collections; what a compilation leaves behind takes some MiB
+MAX_OBJECTS = 500_000  # of the blocks between two full collections; a compilation leaves 30,000 to 80,000 behind, some MiB
 
 _num_collections = 0  # full collections of this process up to the last pause
-_num_pauses = 0  # since the last full collection
+_num_objects = 0  # that joined the oldest generation since the last full collection
 
 
 @contextmanager
@@ -31,12 +31,12 @@ def gc_paused() -> Iterator[None]:
 
 
 def _promote_objects() -> None:
-    """Moves all objects to the oldest generation, and collects it if there was no full collection in the last pauses."""
-    global _num_collections, _num_pauses
-    num_collections = gc.get_stats()[-1]["collections"]
-    _num_pauses = _num_pauses + 1 if num_collections == _num_collections else 1
+    """Moves all objects to the oldest generation, and collects it if many objects came since the last full collection."""
+    global _num_collections, _num_objects
+    num_collections, num_new = gc.get_stats()[-1]["collections"], gc.get_count()[0]
+    _num_objects = _num_objects + num_new if num_collections == _num_collections else num_new
     _num_collections = num_collections
-    if _num_pauses > MAX_PAUSES:
+    if _num_objects > MAX_OBJECTS:
         gc.collect()
     elif gc.get_freeze_count() == 0:  # `unfreeze` would also return objects that the user has frozen.
         gc.freeze()
