@@ -68,7 +68,7 @@ def explain_env_errors(env: Environment, kind: str) -> AbstractContextManager[No
         env: the environment.
         kind: "reset" or "step".
     """
-    return explain_compiler_errors(step_function(env) if kind == "step" else first_function(env.reset))
+    return explain_compiler_errors({"reset": first_function(env.reset), "step": step_function(env)}[kind])
 
 
 def step_function(env: Environment) -> Callable[..., Any]:

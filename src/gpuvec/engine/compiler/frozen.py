@@ -53,19 +53,18 @@ class ReadValue(NamedTuple):
 
     def is_current(self) -> bool:
         """Whether the source still has this value."""
-        source, value = self.source, self.value
-        if source is MISSING:
+        if self.source is MISSING:
             return False
-        if isinstance(source, np.ndarray):
-            same_type = (source.dtype, source.shape, source.flags.writeable) == (
-                value.dtype,
-                value.shape,
-                value.flags.writeable,
+        if isinstance(self.source, np.ndarray):
+            same_type = (self.source.dtype, self.source.shape, self.source.flags.writeable) == (
+                self.value.dtype,
+                self.value.shape,
+                self.value.flags.writeable,
             )
-            return same_type and bool(source.tobytes(order="A") == value.tobytes(order="A"))
-        if isinstance(source, dict):
-            return bool(source.get(self.name, MISSING) is value)
-        return getattr(source, str(self.name), MISSING) is value
+            return same_type and bool(self.source.tobytes(order="A") == self.value.tobytes(order="A"))
+        if isinstance(self.source, dict):
+            return bool(self.source.get(self.name, MISSING) is self.value)
+        return getattr(self.source, str(self.name), MISSING) is self.value
 
 
 @dataclass(frozen=True, eq=False)

@@ -276,19 +276,18 @@ def make_env_functions(spec: KernelSpec, ops: MemoryOps) -> EnvFunctions:
         spec: what the kernels are compiled from.
         ops: the operations on buffers.
     """
-    env, options, schema = spec.env, spec.options, spec.schema
-    assert isinstance(schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
+    assert isinstance(spec.schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
     return EnvFunctions(
-        env,
-        schema,
-        *make_state_access(env, schema, ops),
-        *make_param_readers(env, options, ops),
-        *make_action_reader(env.spaces(env.params)[1], schema.action, options, ops),
-        make_state_cast(env, schema),
-        make_pool_reader(env, schema, options, ops),
-        device_function(env.reset),
-        device_function(env.step),
-        _make_observe(device_function(env.observe), schema.num_features, ops),
+        spec.env,
+        spec.schema,
+        *make_state_access(spec.env, spec.schema, ops),
+        *make_param_readers(spec.env, spec.options, ops),
+        *make_action_reader(spec.env.spaces(spec.env.params)[1], spec.schema.action, spec.options, ops),
+        make_state_cast(spec.env, spec.schema),
+        make_pool_reader(spec.env, spec.schema, spec.options, ops),
+        device_function(spec.env.reset),
+        device_function(spec.env.step),
+        _make_observe(device_function(spec.env.observe), spec.schema.num_features, ops),
     )
 
 
