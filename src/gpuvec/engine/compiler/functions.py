@@ -270,13 +270,10 @@ def author_function(function: Any) -> Any:
 
 def params_as_scalars(params: P) -> P:
     """Returns `params` with every float as float32 and every int as int32, the constants of a kernel."""
-
-    def as_scalar(value: Any) -> Any:
-        if isinstance(value, bool | np.bool_):
-            return bool(value)
-        return np.int32(value) if isinstance(value, int | np.integer) else np.float32(value)
-
-    return type(params)(*map(as_scalar, params))
+    dtypes: list[Any] = [
+        bool if isinstance(v, bool | np.bool_) else np.int32 if isinstance(v, int | np.integer) else np.float32 for v in params
+    ]
+    return type(params)(*(dtype(value) for dtype, value in zip(dtypes, params, strict=True)))
 
 
 def call_source(function: str, arguments: Sequence[str]) -> str:

@@ -290,7 +290,7 @@ def as_multi_agent(env: SingleAgentEnv) -> MultiAgentEnv:
         state=state_class,
         params=env.params,
         spaces=env.spaces,
-        agents=_one_agent,
+        agents=lambda p: 1,
         reset=(Assign(results, functions["reset"]),),
         phases=(Assign(results, functions["step"], has_action=True),),
         reward=functions["reward"],
@@ -305,10 +305,6 @@ def as_multi_agent(env: SingleAgentEnv) -> MultiAgentEnv:
         reset_options=env.reset_options,
         field_ranges=env.field_ranges,
     )
-
-
-def _one_agent(p: Any) -> int:
-    return 1
 
 
 # {dtype: the buffer of `packed_fields`, and the array of staged elements}
