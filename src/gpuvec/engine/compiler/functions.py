@@ -14,6 +14,7 @@ import dis
 import linecache
 import math
 import random
+import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -158,7 +159,14 @@ def bind(function: Callable[..., Any], /, **values: Any) -> DeviceFunction:
     Args:
         function: the Python function.
         values: {global name: value}. What a function does not read is ignored. A value that is a Python function is bound, too.
+
+    Raises:
+        NameError: neither the module of `function` nor any of the engine has a global of that name, so that nothing reads it.
     """
+    if unknown := values.keys() - function.__globals__.keys():
+        modules = (vars(module) for name, module in sys.modules.items() if name.startswith("gpuvec.engine."))
+        if unknown := unknown.difference(*modules):
+            raise NameError(f"{function.__qualname__} is bound with values of {sorted(unknown)}, which no function reads.")
     return _bind(function, values, {})
 
 
