@@ -128,15 +128,12 @@ class Simulation:
             with gc_paused():
                 self._reset_launcher = self._kernels.reset(self.options)
         scalars = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
-        outputs = bytes(8 * (self._num_action_buffers - 1)) + outputs
+        # Actions of other roles than the first precede the outputs.
+        num_action_buffers = len(self.schema.parts) if isinstance(self.schema, MultiAgentSchema) else 1
+        outputs = bytes(8 * (num_action_buffers - 1)) + outputs
         self._reset_launcher(
             stream, *batch_members(self.buffer_addresses, outputs, self.num_envs, mask=mask, seeds=seeds), *scalars
         )
-
-    @property
-    def _num_action_buffers(self) -> int:
-        """The number of arrays of actions that a step reads: one, or that of the roles if spaces are by role."""
-        return len(self.schema.parts) if isinstance(self.schema, MultiAgentSchema) else 1
 
     def step_launcher(self, action_dtype: DType) -> Callable[[int, Any, bytes], None]:
         """The function `launch(stream, action, outputs)`, which steps all envs; its kernels are compiled on first use.

@@ -106,7 +106,8 @@ def _make_cuda_functions(spec: KernelSpec, numba: NumbaApi, texts: tuple[tuple[P
     # C++ has no literal for a float that is not finite: the kernel passes its value.
     not_finite = (k for k, value in env.params._asdict().items() if isinstance(value, float) and not math.isfinite(value))
     runtime_params = (*spec.options.per_env, *env.reset_options, *not_finite)
-    prototypes = _prototypes(env, schema)
+    make_prototypes: Any = single_agent_prototypes if isinstance(env, SingleAgentEnv) else multi_agent_prototypes
+    prototypes: dict[Callable[..., Any], Prototype] = make_prototypes(env, schema)
     lines = find_definitions(file, text, {f.name for f in prototypes.values()}, module_globals(first_function(env.reset)))
     header = header_text(env, schema, runtime_params)
     # A process may link several files: the hash keeps the symbols of their functions distinct.
@@ -117,14 +118,6 @@ def _make_cuda_functions(spec: KernelSpec, numba: NumbaApi, texts: tuple[tuple[P
     functions = {symbol: (prototypes[author], lines[prototypes[author].name]) for author, symbol in symbols.items()}
     source = AuthorSource(file, text, header, wrapper_text(file, functions))
     return CudaFunctions(make_kernel_spec(_replace_functions(env, replacements), spec.options), source)
-
-
-def _prototypes(env: Environment, schema: EnvSchema) -> dict[Callable[..., Any], Prototype]:
-    """{Python function of `env`: its prototype in C++}."""
-    if isinstance(env, SingleAgentEnv):
-        return single_agent_prototypes(env, schema)
-    assert isinstance(schema, MultiAgentSchema), "the schema of a MultiAgentEnv"
-    return multi_agent_prototypes(env, schema)
 
 
 class _CallerFactory:
