@@ -166,7 +166,9 @@ def _phase_prototype(schema: MultiAgentSchema, phase: Any, has_action: bool) -> 
     """
     if isinstance(phase, Reduction):
         index = index_parameters(schema, phase.over)
-        return phase.function, (*index, "const_state", "params"), _reduction_type(schema, phase)
+        returns = {"count": "bool", "any": "bool", "all": "bool", "argmin": "float"}.get(phase.kind)
+        dtypes = {k: b.dtype for k, b in schema.array_fields.items()} | schema.scalar_fields
+        return phase.function, (*index, "const_state", "params"), returns or CPP_TYPES[dtypes[phase.field]]
     if isinstance(phase, Assign):
         types = [CPP_TYPES[schema.scalar_fields[field]] for field in phase.fields]
         returns = types[0] if len(types) == 1 else f"Tuple<{', '.join(types)}>"
@@ -175,16 +177,6 @@ def _phase_prototype(schema: MultiAgentSchema, phase: Any, has_action: bool) -> 
     action = ("action",) if has_action and index_set in (AGENTS, PAIRS) else ()
     index = () if index_set == WORLD else index_parameters(schema, index_set)
     return function, (*index, "mutable_state", *action, "key", "params"), "void"
-
-
-def _reduction_type(schema: MultiAgentSchema, reduction: Reduction) -> str:
-    """The C++ type of the value of an element."""
-    if reduction.kind in ("count", "any", "all"):
-        return "bool"
-    if reduction.kind == "argmin":
-        return "float"
-    field = reduction.field
-    return CPP_TYPES[schema.array_fields[field].dtype if field in schema.array_fields else schema.scalar_fields[field]]
 
 
 def _target_prototype(schema: MultiAgentSchema, phase: Any) -> tuple[Callable[..., Any] | None, tuple[str, ...], str]:
