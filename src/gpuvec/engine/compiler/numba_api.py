@@ -69,12 +69,11 @@ class Operations(dict[str, tuple[Callable[..., Signature], Callable[..., Any]]])
 
     def add(self, signature: Callable[..., Signature]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Adds the decorated code generator under its name; `signature` takes the module of types in place of a context."""
+        return partial(self._add, signature)
 
-        def add_codegen(codegen: Callable[..., Any]) -> Callable[..., Any]:
-            self[codegen.__name__] = signature, codegen
-            return codegen
-
-        return add_codegen
+    def _add(self, signature: Callable[..., Signature], codegen: Callable[..., Any]) -> Callable[..., Any]:
+        self[codegen.__name__] = signature, codegen
+        return codegen
 
     def declare(self, numba: NumbaApi) -> dict[str, DeviceFunction]:
         """Declares all of them to `numba`, Numba or numba-cuda, and returns them by name."""

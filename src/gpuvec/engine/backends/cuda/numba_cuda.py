@@ -62,20 +62,14 @@ def _import_cuda() -> NumbaModule:
 
 
 cuda = _import_cuda()
+# A thread holds this lock while it compiles, and while it composes the functions that are compiled.
+compiler_lock: AbstractContextManager[None] = nullcontext()
 if not SIMULATED:
-    from gpuvec.engine.backends.cuda.numba_cuda_target import NUMBA_CUDA, compile_for_gpu
-
-
-def _compiler_lock() -> AbstractContextManager[None]:
-    """Returns the lock that a thread holds while it compiles, and while it composes the functions that are compiled."""
-    if SIMULATED:
-        return nullcontext()
     from numba.cuda.core.compiler_lock import global_compiler_lock
 
-    return global_compiler_lock
+    from gpuvec.engine.backends.cuda.numba_cuda_target import NUMBA_CUDA, compile_for_gpu
 
-
-compiler_lock = _compiler_lock()
+    compiler_lock = global_compiler_lock
 
 
 @cache
