@@ -136,11 +136,11 @@ def compile_case(env: Any, options: KernelOptions, name: str, only: str) -> Iter
         launch_config = make_launch_config(spec.schema, num_envs)
         for part in ("reset", "step"):
             if only in f"{name} cuda {num_envs} {part}":
-                for number, kernel in enumerate(kernels.make_kernels(spec, launch_config, part == "step")):
+                for number, kernel in enumerate(kernels.make_kernels(spec, launch_config, part)):
                     yield f"cuda {num_envs} {part} {number}", read_sections(kernel.binary(CC).code, CUDA_SECTIONS)
         if is_single_agent and not options.validate and only in f"{name} cuda {num_envs} rollout":
-            binary = kernels.make_rollout_kernel(rollout, RANDOM, launch_config).binary(CC)
-            yield f"cuda {num_envs} rollout", read_sections(binary.code, CUDA_SECTIONS)
+            (kernel,) = kernels.make_kernels(rollout, launch_config, "rollout", RANDOM)
+            yield f"cuda {num_envs} rollout", read_sections(kernel.binary(CC).code, CUDA_SECTIONS)
     if is_single_agent and isinstance(env.spaces(env.params)[1], Discrete) and only in f"{name} cuda fused":
         yield "cuda fused", compile_fused_rollout(spec)
     for part in ("reset", "step"):

@@ -52,7 +52,7 @@ def make_bare_launch(env: Any, actions: Any) -> BareLaunch:
 
     simulation = env.simulation
     options = simulation.options._replace(action_dtype=np.int64)
-    (kernel,) = make_kernels(simulation.spec.with_options(options), None, is_step=True)
+    (kernel,) = make_kernels(simulation.spec.with_options(options), None, "step")
     cubin = kernel.cubin(torch.cuda.get_device_capability())
     outputs, _ = env._outputs.take(0)
     return BareLaunch(

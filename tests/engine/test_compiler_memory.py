@@ -65,7 +65,7 @@ ENV = load_env("gpuvec_envs.tag_grid_world:ENV")
 def compile_again(k):
     env, _ = apply_params(ENV, {"wall_hit_penalty": 1 + k / 64}, (), 1)
     spec = make_kernel_spec(env, KernelOptions(AutoresetMode.SAME_STEP, 100))
-    for kernel in make_kernels(spec, make_launch_config(spec.schema, 2000), is_step=True):
+    for kernel in make_kernels(spec, make_launch_config(spec.schema, 2000), "step"):
         kernel.cubin((9, 0))
 """
 

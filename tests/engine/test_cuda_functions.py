@@ -14,7 +14,7 @@ from gpuvec import SingleAgentEnv
 from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file, joined_text
-from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
+from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
 from gpuvec.engine.layout.buffer_layout import make_kernel_spec
 from gpuvec.engine.layout.buffers import KernelOptions
@@ -104,8 +104,8 @@ def test_linker_inlines_all_functions(name, cc):
     env = make_env(name)
     check_cuda_source(env)
     options = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).action.dtype, cuda_c=True)
-    for is_step in (False, True):
-        for kernel in make_kernels(make_kernel_spec(env, options), make_launch_config(make_schema(env), 4096), is_step):
+    for kind in ("reset", "step"):
+        for kernel in make_kernels(make_kernel_spec(env, options), make_launch_config(make_schema(env), 4096), kind):
             code = numba_cuda.compile_kernel(
                 kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.min_blocks_per_sm
             )
@@ -193,7 +193,7 @@ def test_extreme_parameter_values_compile(tmp_path):
 def test_rollout_kernel_calls_cuda_c_functions():
     env = make_env("CartPole-v1")
     options = KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True)
-    kernel = make_rollout_kernel(make_kernel_spec(env, options), "random", SingleAgentLaunch())
+    (kernel,) = make_kernels(make_kernel_spec(env, options), SingleAgentLaunch(), "rollout", "random")
     assert kernel.linked_source is not None
     assert kernel.binary((9, 0)).code[:4] == b"\x7fELF"
 

@@ -335,6 +335,13 @@ class TestBind:
         assert second is not first
         assert (self.call(first, 1), self.call(second, 1)) == (6, 7)
 
+    def test_a_name_that_nothing_reads_is_refused(self):
+        with pytest.raises(NameError, match=r"add_step is bound with values of \['has_wide_row'\]"):
+            bind(add_step, sizes=self.sizes(5), has_wide_row=True)
+
+    def test_a_name_that_another_function_reads_is_ignored(self):
+        assert self.call(bind(add_step_of_local, sizes=self.sizes(5), has_wide_rows=True), 1) == 6
+
     def test_an_object_in_a_local_variable_is_compared_by_itself(self):
         first, second = (bind(add_step_of_local, sizes=self.sizes(step)) for step in (5, 6))
         assert (self.call(first, 1), self.call(second, 1)) == (6, 7)

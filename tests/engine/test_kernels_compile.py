@@ -15,7 +15,7 @@ from tests.support.bundled_envs import THREAD_PER_ENV
 from gpuvec import uniform
 from gpuvec.engine.backends import elementwise
 from gpuvec.engine.backends.cuda import dependent_launch, linker, numba_cuda
-from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
+from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
 from gpuvec.engine.backends.elementwise_operation import Elementwise
 from gpuvec.engine.layout.buffer_layout import make_kernel_spec
@@ -99,7 +99,7 @@ def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 def compile_kernels(env, options, which, launch_config, cc=(9, 0)):
     """All kernels of a reset or a step."""
-    kernels = make_kernels(make_kernel_spec(env, options), launch_config, which == "step")
+    kernels = make_kernels(make_kernel_spec(env, options), launch_config, which)
     return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.min_blocks_per_sm) for kernel in kernels]
 
 
@@ -249,9 +249,8 @@ def pole_policy(obs, key, p):
 def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **options):
     env = load_bundled_env(name)
     options = rollout_kernel_options(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
-    kernel = make_rollout_kernel(
-        make_kernel_spec(env, options), policy, SingleAgentLaunch(threads, latency_bound=threads < 256)
-    )
+    launch_config = SingleAgentLaunch(threads, latency_bound=threads < 256)
+    (kernel,) = make_kernels(make_kernel_spec(env, options), launch_config, "rollout", policy)
     return compile_kernel(kernel.body, kernel.signature, kernel.threads, min_blocks=kernel.min_blocks_per_sm)
 
 

@@ -152,8 +152,8 @@ def test_reset_and_step_share_device_functions():
     name, num_envs, _, _, mode, params = CASES["nearest"]
     env, _ = apply_params(load_bundled_env(name), params, (), 1)
     reset, step = (
-        make_kernels(make_kernel_spec(env, KernelOptions(mode, 50)), make_launch_config(make_schema(env), num_envs), is_step)
-        for is_step in (False, True)
+        make_kernels(make_kernel_spec(env, KernelOptions(mode, 50)), make_launch_config(make_schema(env), num_envs), kind)
+        for kind in ("reset", "step")
     )
 
     def called_functions(kernel):
@@ -208,7 +208,7 @@ def test_kernel_that_spills_is_compiled_for_fewer_blocks_per_sm(monkeypatch):
     env = dataclasses.replace(env, phases=(many_values, *env.phases))
     launch_config = make_launch_config(make_schema(env), 2000)
     assert launch_config.min_blocks_per_sm > 1
-    (kernel,) = make_kernels(make_kernel_spec(env, KernelOptions(SAME_STEP, 50)), launch_config, True)
+    (kernel,) = make_kernels(make_kernel_spec(env, KernelOptions(SAME_STEP, 50)), launch_config, "step")
     code = numba_cuda.compile_kernel(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm)
     for _ in range(2):  # The second one must not come from the cache of the linker, which stores no log.
         assert linker.link(code, (9, 0), with_log=True).spill_bytes > MAX_SPILL_BYTES

@@ -30,7 +30,7 @@ from gpuvec_envs.cartpole import ENV
 
 assert not hasattr(np, "row_stack"), "the workaround must remove the name again"
 spec = make_kernel_spec(ENV, KernelOptions(AutoresetMode.SAME_STEP, 500))
-for kernel in (*kernels.make_kernels(spec, None, False), *kernels.make_kernels(spec, None, True)):
+for kernel in (*kernels.make_kernels(spec, None, "reset"), *kernels.make_kernels(spec, None, "step")):
     assert kernel.binary((9, 0)).code[:4] == b"\\x7fELF"
 assert not hasattr(np, "row_stack")
 print("compiled")

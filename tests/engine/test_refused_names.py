@@ -137,7 +137,7 @@ class TestAllTargets:
             pytest.skip("the simulator compiles no kernels")
         function, message = REFUSED[case]
         with pytest.raises(AuthoringError, match=message):
-            make_kernels(make_kernel_spec(make_env(function), KernelOptions(AutoresetMode.NEXT_STEP, 10)), None, True)
+            make_kernels(make_kernel_spec(make_env(function), KernelOptions(AutoresetMode.NEXT_STEP, 10)), None, "step")
 
     def test_check_env_refuses(self, case):
         function, message = REFUSED[case]
@@ -159,7 +159,7 @@ def reset_and_step(env: gpuvec.VectorEnv) -> None:
 def test_gpu_compilation_names_the_line_of_a_type_error():
     env, line = make_env(with_string_addition), with_string_addition.__code__.co_firstlineno + 1
     kernel, *_ = make_kernels(
-        make_kernel_spec(env, KernelOptions(AutoresetMode.NEXT_STEP, 10)), make_launch_config(make_schema(env), 2), True
+        make_kernel_spec(env, KernelOptions(AutoresetMode.NEXT_STEP, 10)), make_launch_config(make_schema(env), 2), "step"
     )
     raises = pytest.raises(AuthoringError, match=f"{__file__}, line {line}, .*metres")
     with raises, explain_env_errors(env, "step"):

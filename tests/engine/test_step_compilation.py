@@ -1,13 +1,14 @@
 """A reset compiles the kernels of a step first, so that they are linked while those of the reset are compiled."""
 
-import dataclasses
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.backends.cuda import launch
+from gpuvec.engine.backends.cpu import threads
+from gpuvec.engine.backends.cuda import kernels, launch
 from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.layout.buffer_layout import make_kernel_spec
@@ -19,21 +20,17 @@ CUBIN = Cubin(b"", "kernel", 32, 1, 1)
 
 
 @pytest.fixture
-def make_kernels(monkeypatch):
-    """Makes the kernels of 64 envs for a GPU that need not be there, and which loads nothing."""
+def load_kernels(monkeypatch):
+    """Loads the kernels of 64 envs for a GPU that need not be there: returns the machine code."""
     monkeypatch.setattr(launch.CudaKernels, "_launcher", lambda self, cubins, arguments: cubins)
-    monkeypatch.setattr(launch, "make_reset_launcher", lambda arguments, dtypes, launch: launch)
-    monkeypatch.setattr(launch, "make_step_launcher", lambda arguments, addresses, num_envs, launch: launch)
 
     def make(name):
         env = registered_envs("gpuvec")[name]
         kernels = object.__new__(launch.CudaKernels)
         spec = make_kernel_spec(env, OPTIONS)
-        kernels._num_envs, kernels._cc = 64, (9, 0)
-        kernels._device = SimpleNamespace(current=nullcontext)
+        kernels._cc, kernels._device = (9, 0), SimpleNamespace(current=nullcontext)
         kernels._launch_config = make_launch_config(spec.schema, 64)
-        kernels.spec = dataclasses.replace(spec, split=kernels._launch_config.split)
-        return kernels
+        return lambda kind: kernels.load(kind, spec, np.zeros(0, np.uint64))
 
     return make
 
@@ -42,10 +39,10 @@ def make_kernels(monkeypatch):
     ("name", "kinds"),
     [("TagContinuous-v0", ["step", "reset"]), ("ConnectFour-v0", ["step", "reset"]), ("CartPole-v1", ["reset"])],
 )
-def test_reset_starts_the_step_of_environments_without_rollouts(monkeypatch, make_kernels, name, kinds):
+def test_reset_starts_the_step_of_environments_without_rollouts(monkeypatch, load_kernels, name, kinds):
     started = []
 
-    def record(kind, spec, *args):
+    def record(kind, spec, **arguments):
         started.append(kind)
         assert spec.options == OPTIONS
 
@@ -57,20 +54,35 @@ def test_reset_starts_the_step_of_environments_without_rollouts(monkeypatch, mak
         return launch.Compilation(wait)
 
     monkeypatch.setattr(launch, "start_compilation", record)
-    assert make_kernels(name).reset(OPTIONS) == [CUBIN]
+    assert load_kernels(name)("reset") == [CUBIN]
 
 
-def test_errors_of_the_step_are_left_to_the_step(monkeypatch, make_kernels):
-    def fail_in_step(kind, *args):
+def test_errors_of_the_step_are_left_to_the_step(monkeypatch, load_kernels):
+    def fail_in_step(kind, **arguments):
         if kind == "step":
             raise ValueError("does not compile")
         return launch.Compilation(lambda: [CUBIN])
 
     monkeypatch.setattr(launch, "start_compilation", fail_in_step)
-    kernels = make_kernels("TagContinuous-v0")
-    assert kernels.reset(OPTIONS) == [CUBIN]
+    load = load_kernels("TagContinuous-v0")
+    assert load("reset") == [CUBIN]
     with pytest.raises(ValueError, match="does not compile"):
-        kernels.step(OPTIONS, ())
+        load("step")
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda spec, config: threads.CpuKernels(spec, 64).load("steps", spec, np.zeros(0, np.uint64)),
+        lambda spec, config: launch.start_compilation("steps", spec, config, (9, 0), ""),
+        lambda spec, config: kernels.make_kernels(spec, config, "steps"),
+    ],
+    ids=["cpu", "cuda", "simulator"],
+)
+def test_an_unknown_kind_of_kernel_is_refused(load):
+    spec = make_kernel_spec(registered_envs("gpuvec")["CartPole-v1"], OPTIONS)
+    with pytest.raises(KeyError, match="steps"):
+        load(spec, make_launch_config(spec.schema, 64))
 
 
 def test_compilation_waits_once_and_repeats_errors():

@@ -8,12 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from tests.support import meadow_env
 from tests.support.bundled_envs import BUNDLED_ENVS, MULTI_AGENT
 from tests.support.compiled_runs import run_compiled
 
 from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.errors import AuthoringError, install_command
 from gpuvec.testing import check_env
+from gpuvec.testing.compiled_runs.result_checks import NonFiniteResultError, ResultChecks
 from gpuvec.testing.race_check import check_races
 from gpuvec.testing.reference_check import check_against_reference
 
@@ -275,3 +278,18 @@ class TestCorrectEnvironment:
 def test_the_simulator_is_checked(write_module):
     checks = {check.name: check for check in check_env(f"{write_module()}:ENV", num_envs=3, steps=8)}
     assert checks["simulator"] == ("simulator", True, "equals the CPU bit for bit")
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("is_last", [False, True], ids=["first", "last"])
+def test_a_message_names_the_function_of_a_feature_that_is_not_finite(number, is_last):
+    """An observation has two blocks, and then the agent's own features."""
+    p = meadow_env.MEADOW.params._replace(observe_sets=True)
+    env = dataclasses.replace(meadow_env.MEADOW, params=p)
+    functions = meadow_env.gift_feature, meadow_env.cell_features, meadow_env.features
+    sizes = p.sheep**2, 2 * p.height * p.width, 8
+    obs = np.zeros((1, p.sheep, sum(sizes)), np.float32)
+    obs[0, 1, sum(sizes[: number + 1]) - 1 if is_last else sum(sizes[:number])] = np.nan
+    line = functions[number].__code__.co_firstlineno
+    with pytest.raises(NonFiniteResultError, match=rf"meadow_env.py, line {line}, .* observation \d+ of agent 1 .* is nan"):
+        ResultChecks(env, make_schema(env), 1).check_observations(obs, 3)

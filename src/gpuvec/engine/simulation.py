@@ -21,7 +21,7 @@ from gpuvec.engine.layout.buffer_layout import KernelSpec, make_kernel_spec
 from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions, batch_members
 from gpuvec.engine.layout.declared_schema import check_fits_memory
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.layout.schema import MultiAgentSchema, sampled_action_dtype
+from gpuvec.engine.layout.schema import MultiAgentSchema, default_action_dtype
 from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
 from gpuvec.spec import Environment, SingleAgentEnv
 
@@ -66,11 +66,14 @@ class Simulation:
         spec = make_kernel_spec(self.env, options)
         self.schema = spec.schema
         # A reset reads no actions. If its options are those of the first step, both share their compiled functions.
-        self.options = options._replace(action_dtype=sampled_action_dtype(self.schema, integer_dtype))
+        self.options = options._replace(action_dtype=default_action_dtype(self.schema, integer_dtype))
         self.version = 0
         self._kernels = make_kernel_set(spec, num_envs, device)
         self.layout = self.spec.layout
-        device.require_bytes(self._num_bytes(), f"{num_envs:,} environments{self._memory_advice()}")
+        buffers = (*self.layout.owned.values(), *self.layout.outputs.values())
+        shapes = ((b.full_shape(num_envs, self._kernels.blocks), b.dtype) for b in buffers)
+        num_bytes = sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in shapes)
+        device.require_bytes(num_bytes, f"{num_envs:,} environments{self._memory_advice()}")
         self.buffers = {name: self._zeros(buffer) for name, buffer in self.layout.owned.items()}
         self.buffers["faults"][:] = NO_FAULT
         for name in options.per_env:
@@ -88,12 +91,6 @@ class Simulation:
 
     def _zeros(self, buffer: Buffer) -> DeviceArray:
         return self.device.arrays.zeros(buffer.full_shape(self.num_envs, self._kernels.blocks), buffer.dtype)
-
-    def _num_bytes(self) -> int:
-        """Bytes of the buffers and of one set of outputs."""
-        buffers = (*self.layout.owned.values(), *self.layout.outputs.values())
-        shapes = ((b.full_shape(self.num_envs, self._kernels.blocks), b.dtype) for b in buffers)
-        return sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in shapes)
 
     def _memory_advice(self) -> str:
         """For a message, the size of the observations of many agents, and what would reduce it."""
@@ -128,15 +125,12 @@ class Simulation:
             with gc_paused():
                 self._reset_launcher = self._kernels.reset(self.options)
         scalars = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
-        outputs = bytes(8 * (self._num_action_buffers - 1)) + outputs
+        # Actions of other roles than the first precede the outputs.
+        num_action_buffers = len(self.schema.parts) if isinstance(self.schema, MultiAgentSchema) else 1
+        outputs = bytes(8 * (num_action_buffers - 1)) + outputs
         self._reset_launcher(
             stream, *batch_members(self.buffer_addresses, outputs, self.num_envs, mask=mask, seeds=seeds), *scalars
         )
-
-    @property
-    def _num_action_buffers(self) -> int:
-        """The number of arrays of actions that a step reads: one, or that of the roles if spaces are by role."""
-        return len(self.schema.parts) if isinstance(self.schema, MultiAgentSchema) else 1
 
     def step_launcher(self, action_dtype: DType) -> Callable[[int, Any, bytes], None]:
         """The function `launch(stream, action, outputs)`, which steps all envs; its kernels are compiled on first use.

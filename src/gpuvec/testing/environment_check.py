@@ -368,7 +368,7 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     spec = spec.with_options(spec.options._replace(action_dtype=default_action_dtype(spec.schema)))
     num_kernels = 0
     with explain_env_errors(env, "step"):
-        for kernel in make_kernels(spec, make_launch_config(spec.schema, NUM_COMPILED_ENVS), True):
+        for kernel in make_kernels(spec, make_launch_config(spec.schema, NUM_COMPILED_ENVS), "step"):
             kernel.binary((9, 0))
             num_kernels += 1
     kernels = "kernel of a step" if num_kernels == 1 else f"{num_kernels} kernels of a step"

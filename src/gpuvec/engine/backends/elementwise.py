@@ -52,10 +52,8 @@ def _cpu_loop(operation: Elementwise) -> Callable[[tuple[int, ...]], None]:
         from gpuvec.engine.backends.cpu.loops import compile_native, make_batch_reader
         from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 
-        function, read_batch = (
-            operation.make_function(cpu_memory_ops(), *operation.settings),
-            make_batch_reader(operation.batch),
-        )
+        function = operation.make_function(cpu_memory_ops(), *operation.settings)
+        read_batch = make_batch_reader(operation.batch)
 
         def loop(address: int, scratch: int) -> None:
             b = read_batch(address)
@@ -82,11 +80,7 @@ def load_or_compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> 
         operation: the function of a row.
         cc: the compute capability.
     """
-
-    def compile_all() -> list[Binary]:
-        return [compile_elementwise(operation, cc)._replace(log="")]
-
-    (binary,) = load_or_compile(_key(operation, cc), compile_all, Binary)
+    (binary,) = load_or_compile(_key(operation, cc), lambda: [compile_elementwise(operation, cc)._replace(log="")], Binary)
     return binary
 
 

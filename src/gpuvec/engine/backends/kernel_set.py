@@ -1,35 +1,45 @@
-"""The kernels of an environment on one device: the protocol `KernelSet`, and the choice among its implementations.
+"""The kernels of an environment on one device: the class `KernelSet`, and the choice among its subclasses.
 
-They are `cuda.launch.CudaKernels`, `cpu.threads.CpuKernels` and `simulator.SimulatorKernels`.
+They are `cuda.launch.CudaKernels`, `cpu.threads.CpuKernels` and `simulator.SimulatorKernels`. Launchers are functions that
+write the arguments of a kernel into memory, and launch it.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cache.store import is_cache_empty
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.backends.launchers import ResetLauncher, RolloutLauncher, StepLauncher
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.buffers import KernelOptions, make_packer, pack_arguments
+from gpuvec.engine.layout.params import request_dtypes
+from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES
+
+ResetLauncher: TypeAlias = Callable[..., None]  # launch(stream, *members of the batch, *members of the request)
+StepLauncher: TypeAlias = Callable[[int, int, bytes], None]  # launch(stream, action, outputs)
+RolloutLauncher: TypeAlias = Callable[[int, int, bytes, int], None]  # launch(stream, action, outputs, steps)
 
 
-class KernelSet(Protocol):
+class KernelSet:
     """The kernels of E copies of an environment on one device, each of which is compiled when its launcher is made.
 
     A launcher takes a CUDA stream (a CPU ignores it), and addresses on the device. `outputs` are the addresses of a step's
     outputs, packed into 8 bytes each.
+
+    Args:
+        spec: what the kernels are compiled from, but for the options, which each of them is requested with.
+        num_envs: E.
+        blocks: the number of CUDA blocks, each of which has a clock; 1 on a CPU.
     """
 
-    @property
-    def spec(self) -> KernelSpec:
-        """What the kernels are compiled from, but for the options, which each of them is requested with."""
-
-    @property
-    def blocks(self) -> int:
-        """The number of CUDA blocks, each of which has a clock; 1 on a CPU."""
+    def __init__(self, spec: KernelSpec, num_envs: int, blocks: int) -> None:
+        self.spec, self.num_envs, self.blocks = spec, num_envs, blocks
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset.
@@ -40,6 +50,16 @@ class KernelSet(Protocol):
         Raises:
             AuthoringError: functions of the environment that do not compile.
         """
+        dtypes = request_dtypes(self.spec.env)
+        arguments, launch = self._load("reset", options, len(dtypes))
+        pack, num_members = make_packer(dtypes), len(arguments) - len(dtypes)
+
+        def launch_reset(stream: int, *values: float) -> None:
+            arguments[:num_members] = values[:num_members]
+            pack(arguments, 8 * num_members, *values[num_members:])
+            launch(stream)
+
+        return launch_reset
 
     def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
         """Makes the launcher of a step.
@@ -51,6 +71,15 @@ class KernelSet(Protocol):
         Raises:
             AuthoringError: functions of the environment that do not compile.
         """
+        arguments, launch = self._load("step", options)
+        words, octets, action_index, output_bytes = pack_arguments(arguments, addresses, self.num_envs)
+
+        def launch_step(stream: int, action: int, outputs: bytes) -> None:
+            words[action_index] = action
+            octets[output_bytes] = outputs
+            launch(stream)
+
+        return launch_step
 
     def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
         """Makes the launcher of a rollout, which is one kernel for all its steps.
@@ -63,6 +92,35 @@ class KernelSet(Protocol):
         Raises:
             AuthoringError: functions of the environment, or the policy, that do not compile.
         """
+        num_scalars = len(ROLLOUT_REQUEST_DTYPES)
+        arguments, launch = self._load("rollout", options, num_scalars, policy)
+        words, octets, action_index, output_bytes = pack_arguments(arguments, addresses, self.num_envs, num_scalars)
+
+        def launch_rollout(stream: int, action: int, outputs: bytes, steps: int) -> None:
+            words[action_index], words[-1] = action, steps
+            octets[output_bytes] = outputs
+            launch(stream)
+
+        return launch_rollout
+
+    def _load(
+        self, kind: str, options: KernelOptions, num_scalars: int = 0, *policy: RolloutPolicy
+    ) -> tuple[NDArray[np.uint64], Callable[[int], None]]:
+        """Returns memory for arguments, the members of the batch and the scalars of a request, and what `load` returns."""
+        spec = self.spec.with_options(options)
+        arguments = np.zeros(len(spec.batch._fields) + num_scalars, np.uint64)
+        return arguments, self.load(kind, spec, arguments, *policy)
+
+    def load(self, kind: str, spec: KernelSpec, arguments: NDArray[np.uint64], *policy: RolloutPolicy) -> Callable[[int], None]:
+        """Loads or compiles kernels, and returns `launch(stream)`, which launches them.
+
+        Args:
+            kind: "reset", "step" or "rollout".
+            spec: what they are compiled from.
+            arguments: (number of members of batch and request,) uint64, memory in which the kernels read their arguments.
+            policy: of a rollout.
+        """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Ends the threads, if there are any. Launchers must not be called afterwards."""

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cuda.launch_config import WARP_SIZE, make_launch_config
-from gpuvec.engine.backends.launchers import ResetLauncher, RolloutLauncher, StepLauncher
-from gpuvec.engine.compiler.diagnostics import explain_env_errors
+from gpuvec.engine.backends.kernel_set import KernelSet
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.layout.buffers import KernelOptions, batch_members
-from gpuvec.engine.layout.params import request_class
-from gpuvec.engine.single_agent.rollout import explain_policy_errors
-from gpuvec.engine.single_agent.rollout_options import RolloutRequest
 from gpuvec.errors import DeviceError
-
-if TYPE_CHECKING:
-    from gpuvec.engine.backends.cuda.kernel_functions import Kernel
 
 
 @contextmanager
@@ -38,8 +32,8 @@ def short_switch_interval() -> Iterator[None]:
         sys.setswitchinterval(interval)
 
 
-class SimulatorKernels:
-    """The kernels of an environment in the simulator: a `KernelSet`.
+class SimulatorKernels(KernelSet):
+    """The kernels of an environment in the simulator.
 
     Args:
         spec: what the kernels are compiled from, but for their options.
@@ -54,59 +48,28 @@ class SimulatorKernels:
 
         if not numba_cuda.SIMULATED:
             raise DeviceError('device="simulator" needs NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts.')
-        self._num_envs, self._cuda = num_envs, numba_cuda.cuda
         self._launch_config = make_launch_config(spec.schema, num_envs, WARP_SIZE)
-        self.spec = replace(spec, split=self._launch_config.split)
-        self.blocks = -(-num_envs // self._launch_config.envs_per_block)
+        blocks = -(-num_envs // self._launch_config.envs_per_block)
+        super().__init__(replace(spec, split=self._launch_config.split), num_envs, blocks)
 
-    def reset(self, options: KernelOptions) -> ResetLauncher:
-        """Makes the launcher of a reset with kernels for `options`."""
-        return self._launcher(options, self._kernels(options, is_step=False), request_class(self.spec.env))
+    def load(self, kind: str, spec: KernelSpec, arguments: NDArray[np.uint64], *policy: RolloutPolicy) -> Callable[[int], None]:
+        """Composes kernels, which the simulator interprets."""
+        from gpuvec.engine.backends.cuda.kernels import make_kernels, request_of
+        from gpuvec.engine.backends.cuda.numba_cuda import cuda
+        from gpuvec.engine.single_agent.rollout import explain_kernel_errors
 
-    def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
-        """Makes the launcher of a step with kernels for `options` over the buffers at `addresses`."""
-        launch, num_envs = self._launcher(options, self._kernels(options, is_step=True)), self._num_envs
-
-        def launch_step(stream: int, action: int, outputs: bytes) -> None:
-            launch(stream, *batch_members(addresses, outputs, num_envs, action=action))
-
-        return launch_step
-
-    def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
-        """Makes the launcher of a rollout of a `policy` with a kernel for `options` over the buffers at `addresses`."""
-        from gpuvec.engine.backends.cuda.kernels import make_rollout_kernel
-
-        with explain_policy_errors(self.spec.env, policy):
-            kernel = make_rollout_kernel(self.spec.with_options(options), policy, self._launch_config)
-        launch, num_envs = self._launcher(options, (kernel,), RolloutRequest), self._num_envs
-
-        def launch_rollout(stream: int, action: int, outputs: bytes, steps: int) -> None:
-            launch(stream, *batch_members(addresses, outputs, num_envs, action=action), steps)
-
-        return launch_rollout
-
-    def _kernels(self, options: KernelOptions, *, is_step: bool) -> tuple[Kernel, ...]:
-        from gpuvec.engine.backends.cuda.kernels import make_kernels
-
-        with explain_env_errors(self.spec.env, "step" if is_step else "reset"):
-            return make_kernels(self.spec.with_options(options), self._launch_config, is_step)
-
-    def _launcher(self, options: KernelOptions, kernels: Sequence[Kernel], request: type | None = None) -> Callable[..., None]:
-        """`launch(stream, *members of the batch, *members of the request)`, where kernels take a request."""
-        batch = self.spec.with_options(options).batch
+        with explain_kernel_errors(spec.env, kind, *policy):
+            kernels = make_kernels(spec, self._launch_config, kind, *policy)
+        batch, (request, dtypes) = spec.batch, request_of(spec.env, kind)
         num_members = len(batch._fields)
-        launches = [
-            self._cuda.jit(kernel.body)[kernel.grid_size.num_blocks(self._num_envs), kernel.threads] for kernel in kernels
-        ]
+        launches = [cuda.jit(kernel.body)[kernel.grid_size.num_blocks(self.num_envs), kernel.threads] for kernel in kernels]
 
-        def launch_all(stream: int, *values: float) -> None:
-            b = batch(*values[:num_members])
-            requests = () if request is None else (request(*values[num_members:]),)
+        def launch_all(stream: int) -> None:
+            b = batch(*arguments[:num_members].tolist())
+            scalars = (arguments[num_members + k :].view(dtype)[0] for k, dtype in enumerate(dtypes))
+            requests = () if request is None else (request(*scalars),)
             with short_switch_interval():
                 for launch in launches:
                     launch(b, *requests)
 
         return launch_all
-
-    def close(self) -> None:
-        """Does nothing: the simulator has no threads between two launches."""

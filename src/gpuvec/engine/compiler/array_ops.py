@@ -22,7 +22,7 @@ from gpuvec.engine.compiler.llvm import (
     to_int32,
     to_int64,
 )
-from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
+from gpuvec.engine.compiler.numba_api import NumbaApi, Operations, cpu_numba
 from gpuvec.engine.compiler.static_arrays import element_address, is_static, static_array_class, to_numba_array
 from gpuvec.engine.compiler.types import DeviceFunction, Signature, TargetContext
 
@@ -36,48 +36,21 @@ class ArrayOps(NamedTuple):
     """Compiled operations in addition to those of `memory_ops.MemoryOps`.
 
     A buffer is the address of an array in global memory; an array is one that Numba knows, in shared or local memory.
+    Operations that are not among the attributes are described at the functions of the same names in this module.
 
     Attributes:
         view: `view(shape)(buffer, index, dtype)` returns the C-contiguous array of that shape which is number `index` of those
             that the buffer contains one after the other. The shape is a constant (see `static_arrays`).
         subarray: `subarray(shape)(array, start)` returns the C-contiguous array of that shape which begins at element `start`
             of a contiguous array.
-        numba_array: `numba_array(array)` returns Numba's own array with the elements of an array of constant shape.
         assume_below: `assume_below(n)(array)` returns the array of integers, whose elements the compiler then knows to be in
             [0, n).
-        assume_nonnegative: `assume_nonnegative(x)` returns `x` as an int64 that the compiler knows not to be negative, so that
-            an index needs no test of its sign.
-        add_nonnegative: `add_nonnegative(x, n)` returns `x + n` for a literal `n` as an int64 that the compiler knows not to
-            be negative and not to wrap.
-        divmod_u32: `divmod_u32(x, n)` returns `(x // n, x % n)` as int64, for numbers in [0, 2**32). Where `n` is a constant,
-            the compiler replaces the division by a multiplication.
-        divmod_i32: `divmod_i32(x, n)` returns `(x // n, x % n)` as int32 that the compiler knows not to be negative, for
-            numbers in [0, 2**31) and a constant `n`. A comparison with an int32 of a state then takes one instruction.
-        pack_bytes: `pack_bytes(values)` returns the uint16 or uint32 whose bytes are these two or four numbers as uint8, the
-            first one the lowest.
-        scatter_strided: `scatter_strided(buffer, start, stride, values)` writes `float32(values[f])` to element
-            `start + f * stride` of a buffer, with streaming stores.
-        store_strided: `store_strided(array, start, stride, values)` writes `float32(values[f])` to element
-            `start + f * stride` of an array.
-        copy_float4: `copy_float4(buffer, index, array, start)` copies four float32 from an array to a buffer with a streaming
-            store. Both places are aligned to 16 bytes.
         block_copies: `block_copies(copies, launch)(b, w, e0, m, thread, store)` runs copies between buffers of the batch `b`
             and arrays of the work `w` (see `copy_types`), for the `m` envs of a block from `e0` on. For copies without an
             array, `store(w, x, value)` stores word x of the block; for others, `store` is None.
-        ordered_bits: `ordered_bits(x)` returns a uint32; these have the same order as the float32 `x`.
-        pack_key: `pack_key(x, low_mask, n)` returns the bits of the float32 `x` as an int32, in which `n` replaces the bits of
-            `low_mask`. Keys have the same order as `x` where `x` is not negative.
-        atomic_exchange: `atomic_exchange(array, index, value)` writes an int32 of a one-dimensional array and returns the old
-            value.
-        fetch_add: `fetch_add(array, index)` adds 1 to an int32 of a one-dimensional array and returns the old value.
         atomic_update: `atomic_update(kind)` returns `update(array, index, value)`, which adds `value` to element `index` of a
             contiguous array of any shape, elements in C order, or with "min" or "max" replaces the element by the smaller or
             larger of both. Elements are int32, for extrema also float32 without -0.0; NaN must not be passed.
-        store_flat: `store_flat(array, index, value)` writes element `index` of a contiguous array of any shape, in C order.
-        compare_exchange: `compare_exchange(array, index, expected, value)` writes an int32 of a contiguous array of any shape
-            if it is `expected`, and returns the old value.
-        merge_k_smallest: `merge_k_smallest(smallest, candidates)` returns the `len(smallest)` smallest int32 of both tuples in
-            ascending order. `smallest` must be in ascending order.
     """
 
     view: Callable[[tuple[int, ...]], DeviceFunction]
@@ -103,11 +76,12 @@ class ArrayOps(NamedTuple):
     merge_k_smallest: DeviceFunction
 
 
+operations = Operations()
+
+
 def make_array_ops(numba: NumbaApi) -> ArrayOps:
     """Declares all operations to `numba`, Numba or numba-cuda."""
-    types, intrinsic, static_array = numba.types, numba.intrinsic, static_array_class(numba)
-    void, int32, int64, uint32 = types.void, types.int32, types.int64, types.uint32
-    packed_types = {2: types.uint16, 4: uint32}
+    void, intrinsic, static_array = numba.types.void, numba.intrinsic, static_array_class(numba)
 
     @cache
     def view(shape: tuple[int, ...]) -> DeviceFunction:
@@ -118,58 +92,25 @@ def make_array_ops(numba: NumbaApi) -> ArrayOps:
     def subarray(shape: tuple[int, ...]) -> DeviceFunction:
         static = partial(static_array, shape=shape)
         return intrinsic(
-            "subarray", lambda _, array, start: static(array.dtype, mutable=array.mutable)(array, start), _subarray
+            "subarray",
+            lambda _, array, start: static(array.dtype, mutable=array.mutable)(array, start),
+            lambda _, *call: _element(*call),
         )
 
     @cache
     def assume_below(bound: int) -> DeviceFunction:
-        return intrinsic("assume_below", lambda _, array: static_array(array.dtype, array.shape, bound)(array), _same)
+        return intrinsic(
+            "assume_below", lambda _, array: static_array(array.dtype, array.shape, bound)(array), lambda *call: call[-1][0]
+        )
 
     @cache
     def atomic_update(kind: str) -> DeviceFunction:
         return intrinsic("update", lambda _, array, index, value: void(array, index, value), partial(_atomic_update, kind))
 
     return ArrayOps(
-        view=view,
-        subarray=subarray,
-        numba_array=intrinsic(
-            "numba_array", lambda _, array: (array.numba_array if is_static(array) else array)(array), _numba_array
-        ),
-        assume_below=assume_below,
-        assume_nonnegative=intrinsic("assume_nonnegative", lambda _, number: int64(number), _assume_nonnegative),
-        add_nonnegative=intrinsic("add_nonnegative", lambda _, number, increment: int64(number, increment), _add_nonnegative),
-        divmod_u32=intrinsic("divmod_u32", lambda _, number, divisor: types.UniTuple(int64, 2)(number, divisor), _divmod_u32),
-        divmod_i32=intrinsic("divmod_i32", lambda _, number, divisor: types.UniTuple(int32, 2)(number, divisor), _divmod_i32),
-        pack_bytes=intrinsic("pack_bytes", lambda _, values: packed_types[len(values)](values), _pack_bytes),
-        scatter_strided=intrinsic(
-            "scatter_strided",
-            lambda _, address, start, stride, values: void(address, start, stride, values),
-            _scatter_strided,
-        ),
-        store_strided=intrinsic(
-            "store_strided", lambda _, array, start, stride, values: void(array, start, stride, values), _store_strided
-        ),
-        copy_float4=intrinsic(
-            "copy_float4", lambda _, address, index, array, start: void(address, index, array, start), _copy_float4
-        ),
-        block_copies=make_block_copies(numba),
-        ordered_bits=intrinsic("ordered_bits", lambda _, value: uint32(value), _ordered_bits),
-        pack_key=intrinsic("pack_key", lambda _, value, low_mask, number: int32(value, low_mask, number), _pack_key),
-        atomic_exchange=intrinsic(
-            "atomic_exchange", lambda _, array, index, value: int32(array, index, value), _atomic_exchange
-        ),
-        fetch_add=intrinsic("fetch_add", lambda _, array, index: int32(array, index), _fetch_add),
-        atomic_update=atomic_update,
-        compare_exchange=intrinsic(
-            "compare_exchange",
-            lambda _, array, index, expected, value: int32(array, index, expected, value),
-            _compare_exchange,
-        ),
-        store_flat=intrinsic("store_flat", lambda _, array, index, value: void(array, index, value), _store_flat),
-        merge_k_smallest=intrinsic(
-            "merge_k_smallest", lambda _, smallest, candidates: smallest(smallest, candidates), _merge_k_smallest
-        ),
-    )
+        view, subarray, assume_below=assume_below, atomic_update=atomic_update, block_copies=make_block_copies(numba),
+        **operations.declare(numba),
+    )  # fmt: skip
 
 
 def _view(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
@@ -179,34 +120,40 @@ def _view(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signat
     return builder.addrspacecast(data, element_type.as_pointer()) if numba.is_gpu else data
 
 
-def _subarray(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
-    return _element(context, builder, sig, args)
-
-
 def _element(context: TargetContext, builder: Builder, sig: Signature, args: Args, array: int = 0) -> ir.Value:
     """Returns a pointer to element `args[array + 1]` of the array `args[array]`, which are counted in C order."""
     address = element_address(context, builder, sig.args[array], args[array])
     return builder.gep(address, [to_int64(builder, args[array + 1])])
 
 
-def _numba_array(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, array: (array.numba_array if is_static(array) else array)(array))
+def numba_array(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`numba_array(array)` returns Numba's own array with the elements of an array of constant shape."""
     return to_numba_array(context, builder, sig.args[0], args[0]) if is_static(sig.args[0]) else args[0]
 
 
-def _same(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
-    return args[0]
-
-
-def _assume_nonnegative(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, number: types.int64(number))
+def assume_nonnegative(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`assume_nonnegative(x)` returns `x` as an int64 that the compiler knows not to be negative, so that an index needs no
+    test of its sign.
+    """
     return builder.zext(to_int32(builder, args[0]), INT64)
 
 
-def _add_nonnegative(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, number, increment: types.int64(number, increment))
+def add_nonnegative(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`add_nonnegative(x, n)` returns `x + n` for a literal `n` as an int64 that the compiler knows not to be negative and not
+    to wrap.
+    """
     a, b = (to_int32(builder, x) for x in args)
     return builder.zext(builder.add(a, b, flags=("nuw", "nsw")), INT64)
 
 
-def _divmod_u32(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, number, divisor: types.UniTuple(types.int64, 2)(number, divisor))
+def divmod_u32(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`divmod_u32(x, n)` returns `(x // n, x % n)` as int64, for numbers in [0, 2**32). Where `n` is a constant, the compiler
+    replaces the division by a multiplication.
+    """
     a, b = (to_int32(builder, x) for x in args)
     quotient = builder.udiv(a, b)
     remainder = builder.sub(a, builder.mul(quotient, b))
@@ -214,13 +161,21 @@ def _divmod_u32(numba: NumbaApi, context: TargetContext, builder: Builder, sig: 
     return context.make_tuple(builder, sig.return_type, results)
 
 
-def _divmod_i32(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, number, divisor: types.UniTuple(types.int32, 2)(number, divisor))
+def divmod_i32(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`divmod_i32(x, n)` returns `(x // n, x % n)` as int32 that the compiler knows not to be negative, for numbers in [0,
+    2**31) and a constant `n`. A comparison with an int32 of a state then takes one instruction.
+    """
     a, b = (to_int32(builder, x) for x in args)
     # The compiler derives from a remainder, and not from a difference, that the result is not negative.
     return context.make_tuple(builder, sig.return_type, [builder.udiv(a, b), builder.urem(a, b)])
 
 
-def _pack_bytes(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, values: {2: types.uint16, 4: types.uint32}[len(values)](values))
+def pack_bytes(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`pack_bytes(values)` returns the uint16 or uint32 whose bytes are these two or four numbers as uint8, the first one the
+    lowest.
+    """
     number_types = [getattr(number_type, "literal_type", number_type) for number_type in sig.args[0].types]
     numbers = numba.cgutils.unpack_tuple(builder, args[0])
     if set(number_types) == {numba.types.boolean}:
@@ -253,7 +208,11 @@ def _strided_floats(
         yield context.cast(builder, value, value_type, numba.types.float32), pointer
 
 
-def _scatter_strided(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(lambda types, address, start, stride, values: types.void(address, start, stride, values))
+def scatter_strided(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`scatter_strided(buffer, start, stride, values)` writes `float32(values[f])` to element `start + f * stride` of a buffer,
+    with streaming stores.
+    """
     base = element_pointer(builder, args[0], args[1], FLOAT, numba.address_space)
     for value, pointer in _strided_floats(numba, context, builder, sig, args, base):
         if numba.is_gpu:
@@ -262,19 +221,27 @@ def _scatter_strided(numba: NumbaApi, context: TargetContext, builder: Builder, 
             builder.store(value, pointer)
 
 
-def _store_strided(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(lambda types, array, start, stride, values: types.void(array, start, stride, values))
+def store_strided(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`store_strided(array, start, stride, values)` writes `float32(values[f])` to element `start + f * stride` of an array."""
     base = _element(context, builder, sig, args)
     for value, pointer in _strided_floats(numba, context, builder, sig, args, base):
         builder.store(value, pointer)
 
 
-def _store_flat(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(lambda types, array, index, value: types.void(array, index, value))
+def store_flat(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`store_flat(array, index, value)` writes element `index` of a contiguous array of any shape, in C order."""
     pointer, dtype = _element(context, builder, sig, args), sig.args[0].dtype
     element = context.cast(builder, args[2], sig.args[2], dtype)
     builder.store(context.data_model_manager[dtype].as_data(builder, element), pointer)
 
 
-def _copy_float4(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(lambda types, address, index, array, start: types.void(address, index, array, start))
+def copy_float4(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`copy_float4(buffer, index, array, start)` copies four float32 from an array to a buffer with a streaming store. Both
+    places are aligned to 16 bytes.
+    """
     vector_type = ir.VectorType(FLOAT, 4)
     source = builder.bitcast(_element(context, builder, sig, args, 2), vector_type.as_pointer())
     target = element_pointer(builder, args[0], args[1], FLOAT, numba.address_space)
@@ -289,12 +256,16 @@ def _copy_float4(numba: NumbaApi, context: TargetContext, builder: Builder, sig:
 # one thread runs at a time, so an update is a load and a store there.
 
 
-def _atomic_exchange(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, array, index, value: types.int32(array, index, value))
+def atomic_exchange(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`atomic_exchange(array, index, value)` writes an int32 of a one-dimensional array and returns the old value."""
     new_value = context.cast(builder, args[2], sig.args[2], numba.types.int32)
     return builder.atomic_rmw("xchg", _element(context, builder, sig, args), new_value, "monotonic")
 
 
-def _fetch_add(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, array, index: types.int32(array, index))
+def fetch_add(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`fetch_add(array, index)` adds 1 to an int32 of a one-dimensional array and returns the old value."""
     return builder.atomic_rmw("add", _element(context, builder, sig, args), INT32(1), "monotonic")
 
 
@@ -329,7 +300,11 @@ def _atomic_float_extremum(builder: Builder, pointer: ir.Value, new: ir.Value, k
             builder.atomic_rmw("umax" if kind == "min" else "umin", word, new_word, "monotonic")
 
 
-def _compare_exchange(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, array, index, expected, value: types.int32(array, index, expected, value))
+def compare_exchange(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`compare_exchange(array, index, expected, value)` writes an int32 of a contiguous array of any shape if it is `expected`,
+    and returns the old value.
+    """
     pointer = _element(context, builder, sig, args)
     old, new = (context.cast(builder, args[k], sig.args[k], numba.types.int32) for k in (2, 3))
     if numba.is_gpu:
@@ -344,7 +319,9 @@ def _float_bits(numba: NumbaApi, context: TargetContext, builder: Builder, sig: 
     return builder.bitcast(context.cast(builder, args[0], sig.args[0], numba.types.float32), INT32)
 
 
-def _ordered_bits(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, value: types.uint32(value))
+def ordered_bits(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`ordered_bits(x)` returns a uint32; these have the same order as the float32 `x`."""
     float_bits = _float_bits(numba, context, builder, sig, args)
     # A negative float has the sign bit, and its other bits have the reverse order: all of its bits are flipped. Of a
     # nonnegative float the sign bit alone is flipped.
@@ -352,13 +329,21 @@ def _ordered_bits(numba: NumbaApi, context: TargetContext, builder: Builder, sig
     return builder.xor(float_bits, mask)
 
 
-def _pack_key(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, value, low_mask, number: types.int32(value, low_mask, number))
+def pack_key(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`pack_key(x, low_mask, n)` returns the bits of the float32 `x` as an int32, in which `n` replaces the bits of `low_mask`.
+    Keys have the same order as `x` where `x` is not negative.
+    """
     float_bits = _float_bits(numba, context, builder, sig, args)
     mask, low_bits = (to_int32(builder, x) for x in args[1:])
     return builder.or_(builder.and_(float_bits, builder.not_(mask)), low_bits)
 
 
-def _merge_k_smallest(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, smallest, candidates: smallest(smallest, candidates))
+def merge_k_smallest(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`merge_k_smallest(smallest, candidates)` returns the `len(smallest)` smallest int32 of both tuples in ascending order.
+    `smallest` must be in ascending order.
+    """
     best, new_values = (numba.cgutils.unpack_tuple(builder, x) for x in args)
     _exchange_pairs(builder, new_values, merge_exchange_pairs(len(new_values)))
     # Candidate k is compared with the k-th best from the end. The smaller ones of these pairs are the smallest values

@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
+from gpuvec.engine.compiler.numba_api import NumbaApi
 from gpuvec.engine.compiler.types import DeviceFunction, NumbaType, Signature, TargetContext, TypingContext
 
 # The name by which compiled functions refer to `counted_range`. Numba does not let the name of a builtin mean anything else.
@@ -30,55 +30,35 @@ counted_range.__name__ = "range"
 
 
 @cache
-def cpu_counted_range() -> DeviceFunction:
-    """Returns `counted_range`; the first call declares it to Numba for the CPU."""
-    register_counted_range(cpu_numba())
-    return counted_range
-
-
-def register_counted_range(numba: NumbaApi) -> None:
-    """Declares `counted_range` to `numba`, Numba or numba-cuda.
+def register_counted_range(numba: NumbaApi) -> DeviceFunction:
+    """Returns `counted_range`; the first call declares it to `numba`, Numba or numba-cuda.
 
     Ranges with a step of one have their own type and loop. All others remain Numba's ranges.
     """
-    range_type, iterator_type = _register_types(numba)
-    numba.extending.type_callable(counted_range)(_make_typer(numba, range_type))
-    _register_constructor(numba)
-    _register_iteration(numba, range_type, iterator_type)
-    _register_len(numba, range_type)
+    struct_proxy = numba.cgutils.create_struct_proxy
 
-
-def _register_types(numba: NumbaApi) -> tuple[NumbaType, NumbaType]:
-    """Registers the types and returns (class of ranges with a step of one, class of their iterators)."""
-    extending, types = numba.extending, numba.types
-
-    class CountedRange(types.RangeType):  # type: ignore[misc, name-defined]  # Numba has no annotations
+    class CountedRange(numba.types.RangeType):  # type: ignore[misc, name-defined]  # Numba has no annotations
         def __init__(self, dtype: NumbaType) -> None:
             super().__init__(dtype)
             self.name, self._iterator_type = f"counted_range_{dtype}", CountedRangeIterator(dtype)
 
-    class CountedRangeIterator(types.RangeIteratorType):  # type: ignore[misc, name-defined]  # Numba has no annotations
+    class CountedRangeIterator(numba.types.RangeIteratorType):  # type: ignore[misc, name-defined]  # Numba has no annotations
         def __init__(self, dtype: NumbaType) -> None:
             super().__init__(dtype)
             self.name = f"counted_range_iterator_{dtype}"
 
-    @extending.register_model(CountedRange)
-    class _CountedRangeModel(extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
+    @numba.extending.register_model(CountedRange)
+    class _CountedRangeModel(numba.extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
         def __init__(self, model_manager: Any, range_type: NumbaType) -> None:
             super().__init__(model_manager, range_type, [(name, range_type.dtype) for name in ("start", "stop", "step")])
 
-    @extending.register_model(CountedRangeIterator)
-    class _CountedRangeIteratorModel(extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
+    @numba.extending.register_model(CountedRangeIterator)
+    class _CountedRangeIteratorModel(numba.extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
         def __init__(self, model_manager: Any, iterator_type: NumbaType) -> None:
             dtype = iterator_type.yield_type
-            super().__init__(model_manager, iterator_type, [("value", types.EphemeralPointer(dtype)), ("stop", dtype)])
+            super().__init__(model_manager, iterator_type, [("value", numba.types.EphemeralPointer(dtype)), ("stop", dtype)])
 
-    return CountedRange, CountedRangeIterator
-
-
-def _make_typer(numba: NumbaApi, range_type: NumbaType) -> Callable[[TypingContext], Callable[..., NumbaType | None]]:
-    """Returns the function for Numba's `type_callable` that infers the type of a call of `counted_range`."""
-
+    @numba.extending.type_callable(counted_range)
     def typer_for(context: TypingContext) -> Callable[..., NumbaType | None]:
         def typer(first: NumbaType, second: NumbaType | None = None, step: NumbaType | None = None) -> NumbaType | None:
             bounds = tuple(bound for bound in (first, second, step) if bound is not None)
@@ -86,43 +66,31 @@ def _make_typer(numba: NumbaApi, range_type: NumbaType) -> Callable[[TypingConte
             if not all(isinstance(bound, numba.types.Integer) for bound in bounds):
                 return None
             numba_range = context.resolve_function_type(context.resolve_value_type(range), bounds, {}).return_type
-            return range_type(numba_range.dtype) if step is None else numba_range
+            return CountedRange(numba_range.dtype) if step is None else numba_range
 
         return typer
 
-    return typer_for
-
-
-def _register_constructor(numba: NumbaApi) -> None:
     @numba.extending.lower_builtin(counted_range, numba.types.VarArg(numba.types.Any))
     def constructor(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
         dtype = sig.return_type.dtype
         bounds = [context.cast(builder, value, value_type, dtype) for value, value_type in zip(args, sig.args, strict=True)]
-        struct = numba.cgutils.create_struct_proxy(sig.return_type)(context, builder)
+        struct = struct_proxy(sig.return_type)(context, builder)
         struct.start = bounds[0] if len(bounds) > 1 else context.get_constant(dtype, 0)
         struct.stop = bounds[1] if len(bounds) > 1 else bounds[0]
         struct.step = bounds[2] if len(bounds) > 2 else context.get_constant(dtype, 1)
         return struct._getvalue()  # as in the examples of Numba's documentation for extensions
 
-
-def _is_less(builder: ir.IRBuilder, dtype: NumbaType, a: ir.Value, b: ir.Value) -> ir.Value:
-    return (builder.icmp_signed if dtype.signed else builder.icmp_unsigned)("<", a, b)
-
-
-def _register_iteration(numba: NumbaApi, range_type: NumbaType, iterator_type: NumbaType) -> None:
-    extending, cgutils, imputils = numba.extending, numba.cgutils, numba.imputils
-
-    @extending.lower_builtin("getiter", range_type)
+    @numba.extending.lower_builtin("getiter", CountedRange)
     def getiter(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        bounds = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
-        iterator = cgutils.create_struct_proxy(sig.return_type)(context, builder)
-        iterator.value, iterator.stop = cgutils.alloca_once_value(builder, bounds.start), bounds.stop
+        bounds = struct_proxy(sig.args[0])(context, builder, args[0])
+        iterator = struct_proxy(sig.return_type)(context, builder)
+        iterator.value, iterator.stop = numba.cgutils.alloca_once_value(builder, bounds.start), bounds.stop
         return iterator._getvalue()  # as above
 
-    @extending.lower_builtin("iternext", iterator_type)
-    @imputils.iternext_impl(imputils.RefType.UNTRACKED)
+    @numba.extending.lower_builtin("iternext", CountedRangeIterator)
+    @numba.imputils.iternext_impl(numba.imputils.RefType.UNTRACKED)
     def iternext(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value], result: Any) -> None:
-        iterator = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
+        iterator = struct_proxy(sig.args[0])(context, builder, args[0])
         dtype, value = sig.args[0].yield_type, builder.load(iterator.value)
         result.set_valid(_is_less(builder, dtype, value, iterator.stop))
         result.yield_(value)
@@ -130,11 +98,15 @@ def _register_iteration(numba: NumbaApi, range_type: NumbaType, iterator_type: N
         next_value = builder.add(value, value.type(1), flags=["nsw" if dtype.signed else "nuw"])
         builder.store(next_value, iterator.value)
 
-
-def _register_len(numba: NumbaApi, range_type: NumbaType) -> None:
-    @numba.extending.lower_builtin(len, range_type)
+    @numba.extending.lower_builtin(len, CountedRange)
     def length(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        bounds = numba.cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
+        bounds = struct_proxy(sig.args[0])(context, builder, args[0])
         is_nonempty = _is_less(builder, sig.args[0].dtype, bounds.start, bounds.stop)
         count = builder.select(is_nonempty, builder.sub(bounds.stop, bounds.start), bounds.stop.type(0))
         return context.cast(builder, count, sig.args[0].dtype, sig.return_type)
+
+    return counted_range
+
+
+def _is_less(builder: ir.IRBuilder, dtype: NumbaType, a: ir.Value, b: ir.Value) -> ir.Value:
+    return (builder.icmp_signed if dtype.signed else builder.icmp_unsigned)("<", a, b)

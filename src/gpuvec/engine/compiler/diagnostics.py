@@ -36,16 +36,6 @@ REMEDIES_BY_PATTERN = {
 }
 
 
-def compiler_errors() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that compilation raises.
-
-    The function imports Numba, so that this module can be imported without it when all kernels are on disk.
-    """
-    from numba.core.errors import NumbaError, UnsupportedBytecodeError
-
-    return NumbaError, UnsupportedBytecodeError, NotImplementedError, TypeError
-
-
 @contextmanager
 def explain_compiler_errors(function: Any) -> Iterator[None]:
     """Replaces the compiler's errors in its block by errors for the author of `function`, or of functions that it calls.
@@ -53,12 +43,23 @@ def explain_compiler_errors(function: Any) -> Iterator[None]:
     Raises:
         AuthoringError: code that cannot be compiled, with file, line and remedy.
     """
+    # Not at the top, so that this module can be imported without Numba when all kernels are on disk.
+    from numba.core.errors import NumbaError, UnsupportedBytecodeError
+
     try:
         yield
     except AuthoringError:
         raise
-    except compiler_errors() as error:
-        raise authoring_error_from(function, error) from error
+    except (NumbaError, UnsupportedBytecodeError, NotImplementedError, TypeError) as error:
+        # Numba may colour its messages with escape sequences.
+        text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
+        remedy = next(
+            (remedy for pattern, remedy in REMEDIES_BY_PATTERN.items() if re.search(pattern, text)),
+            "write it with numbers, tuples and math",
+        )
+        # The first line of the function is shown if the compiler names no line of the author's.
+        file, line = _author_line(text, error) or (function.__code__.co_filename, function.__code__.co_firstlineno)
+        raise authoring_error_at(file, line, f"{_problem(text)}; {remedy}") from error
 
 
 def explain_env_errors(env: Environment, kind: str) -> AbstractContextManager[None]:
@@ -68,7 +69,7 @@ def explain_env_errors(env: Environment, kind: str) -> AbstractContextManager[No
         env: the environment.
         kind: "reset" or "step".
     """
-    return explain_compiler_errors(step_function(env) if kind == "step" else first_function(env.reset))
+    return explain_compiler_errors({"reset": first_function(env.reset), "step": step_function(env)}[kind])
 
 
 def step_function(env: Environment) -> Callable[..., Any]:
@@ -79,23 +80,6 @@ def step_function(env: Environment) -> Callable[..., Any]:
     phases_of_agents = filter(callable, env.phases)
     functions: tuple[Callable[..., Any], ...] = (*phases_of_agents, *map(phase_function, env.phases), reward)
     return functions[0]
-
-
-def authoring_error_from(function: Any, error: Exception) -> AuthoringError:
-    """Makes an error with the author's line, what is wrong there, and the remedy.
-
-    Args:
-        function: the function that was compiled; its first line is shown if the compiler names no line of the author's.
-        error: Numba's error.
-    """
-    # Numba may colour its messages with escape sequences.
-    text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
-    remedy = next(
-        (remedy for pattern, remedy in REMEDIES_BY_PATTERN.items() if re.search(pattern, text)),
-        "write it with numbers, tuples and math",
-    )
-    file, line = _author_line(text, error) or (function.__code__.co_filename, function.__code__.co_firstlineno)
-    return authoring_error_at(file, line, f"{_problem(text)}; {remedy}")
 
 
 def _author_line(text: str, error: Exception) -> tuple[Path, int] | None:

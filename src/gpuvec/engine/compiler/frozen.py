@@ -53,19 +53,14 @@ class ReadValue(NamedTuple):
 
     def is_current(self) -> bool:
         """Whether the source still has this value."""
-        source, value = self.source, self.value
-        if source is MISSING:
+        if self.source is MISSING:
             return False
-        if isinstance(source, np.ndarray):
-            same_type = (source.dtype, source.shape, source.flags.writeable) == (
-                value.dtype,
-                value.shape,
-                value.flags.writeable,
-            )
-            return same_type and bool(source.tobytes(order="A") == value.tobytes(order="A"))
-        if isinstance(source, dict):
-            return bool(source.get(self.name, MISSING) is value)
-        return getattr(source, str(self.name), MISSING) is value
+        if isinstance(self.source, np.ndarray):
+            old, new = ((a.dtype, a.shape, a.flags.writeable, a.tobytes(order="A")) for a in (self.value, self.source))
+            return old == new
+        if isinstance(self.source, dict):
+            return bool(self.source.get(self.name, MISSING) is self.value)
+        return getattr(self.source, str(self.name), MISSING) is self.value
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,11 +330,8 @@ class Freezer(ContentBuilder):
         function.__kwdefaults__ = freezer.copy_value(original.__kwdefaults__)
         freezer._copy_closure(original, cells)
         freezer._copy_globals(original, scope)
-        function.__doc__, function.__module__, function.__qualname__ = (
-            original.__doc__,
-            original.__module__,
-            original.__qualname__,
-        )
+        for name in ("__doc__", "__module__", "__qualname__"):
+            setattr(function, name, getattr(original, name))
         self._functions_in_progress.pop()
         content = freezer.content()
         if content.unhashable is None:
@@ -371,9 +363,10 @@ class Freezer(ContentBuilder):
                 self.copy_value(getattr(builtins, name))
 
     def _add_code(self, code: CodeType) -> None:
-        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount)
-        self.update("code", code.co_code, *counts, code.co_flags, names)
+        self.update(
+            "code", code.co_code, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags,
+            (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+        )  # fmt: skip
         self.update(code.co_exceptiontable)
         # Error messages show these.
         self.origin += [code.co_filename, code.co_firstlineno, code.co_linetable]

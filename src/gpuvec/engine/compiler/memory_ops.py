@@ -23,28 +23,18 @@ from gpuvec.engine.compiler.llvm import (
     store_evict_first,
     to_int64,
 )
-from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
-from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaType, Row, Signature, TargetContext, TypingContext
+from gpuvec.engine.compiler.numba_api import NumbaApi, Operations, cpu_numba
+from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, NumbaType, Row, Signature, TargetContext
 
 
 class MemoryOps(NamedTuple):
     """Compiled operations on buffers. The index of an element counts elements, the index of a row counts rows.
 
+    Operations that are not among the attributes are described at the functions of the same names in this module.
+
     Attributes:
-        load: `load(buffer, index, dtype)` returns an element.
-        store: `store(buffer, index, value, dtype)` writes an element.
-        load_row: `load_row(buffer, index, like)` returns a row, a tuple of `len(like)` elements of `like`'s type.
-        store_row: `store_row(buffer, index, values)` writes a row, a tuple of elements of one type.
-        store_streaming: as `store`, for an element that no kernel reads again: a GPU's cache evicts it first.
-        store_row_streaming: as `store_row`, for a row that no kernel reads again.
-        atomic_min: `atomic_min(buffer, index, value)` replaces a uint64 by `value` if that is less.
-        atomic_add: `atomic_add(buffer, index, increment)` adds to a uint32. It returns nothing, so the thread does not wait.
         any_in_sector: `any_in_sector(flag)` returns whether `flag` is true for this env or for the one whose 16-byte row is in
             the same 32-byte sector of memory as this env's row.
-        load_column: `load_column(buffer, start, stride, like)` returns `len(like)` float32 elements that are `stride` apart.
-        store_column: `store_column(buffer, start, stride, values)` writes float32 elements that are `stride` apart.
-        to_floats: `to_floats(values, like)` returns the first `len(like)` numbers of a tuple as float32.
-        load_streaming: as `load`, for an element that is read once: a GPU's cache evicts it first.
     """
 
     load: DeviceFunction
@@ -67,6 +57,9 @@ def row_of(dtype: DType, width: int) -> Row:
     return (dtype(0),) * width
 
 
+operations = Operations()
+
+
 def make_memory_ops(numba: NumbaApi, any_in_sector: DeviceFunction) -> MemoryOps:
     """Declares all operations.
 
@@ -74,62 +67,40 @@ def make_memory_ops(numba: NumbaApi, any_in_sector: DeviceFunction) -> MemoryOps
         numba: the modules of Numba, or of numba-cuda, that intrinsics are declared with.
         any_in_sector: the device's implementation; see `MemoryOps`.
     """
-    types, intrinsic = numba.types, numba.intrinsic
-    float32, void, tuple_of = types.float32, types.void, types.UniTuple
-
-    def floats_type(_: TypingContext, values: NumbaType, like: NumbaType) -> Signature:
-        if not hasattr(values, "types") or len(values) < len(like):
-            raise TypeError(f"the environment's space has {len(like)} features, and its function returns {values}")
-        return tuple_of(float32, len(like))(values, like)
-
-    def load_type(_: TypingContext, address: NumbaType, index: NumbaType, dtype: NumbaType) -> Signature:
-        return dtype.dtype(address, index, dtype)
-
-    def store_type(_: TypingContext, address: NumbaType, index: NumbaType, value: NumbaType, dtype: NumbaType) -> Signature:
-        return void(address, index, value, dtype)
-
-    def store_row_type(_: TypingContext, address: NumbaType, index: NumbaType, values: NumbaType) -> Signature:
-        return void(address, index, values)
-
-    load, store = intrinsic("load", load_type, _load), intrinsic("store", store_type, _store)
-    store_row = intrinsic("store_row", store_row_type, _store_row)
-    return MemoryOps(
-        load=load,
-        store=store,
-        load_row=intrinsic(
-            "load_row", lambda _, address, index, like: tuple_of(like.dtype, len(like))(address, index, like), _load_row
-        ),
-        store_row=store_row,
-        store_streaming=intrinsic("store_streaming", store_type, _store_streaming) if numba.is_gpu else store,
-        store_row_streaming=intrinsic("store_row_streaming", store_row_type, _store_row_streaming)
-        if numba.is_gpu
-        else store_row,
-        atomic_min=intrinsic("atomic_min", lambda _, address, index, value: void(address, index, types.uint64), _atomic_min),
-        atomic_add=intrinsic(
-            "atomic_add", lambda _, address, index, increment: void(address, index, types.uint32), _atomic_add
-        ),
-        any_in_sector=any_in_sector,
-        load_column=intrinsic(
-            "load_column",
-            lambda _, address, start, stride, like: tuple_of(float32, len(like))(address, start, stride, like),
-            _load_column,
-        ),
-        store_column=intrinsic(
-            "store_column",
-            lambda _, address, start, stride, values: void(address, start, stride, tuple_of(float32, len(values))),
-            _store_column,
-        ),
-        to_floats=intrinsic("to_floats", floats_type, _to_floats),
-        load_streaming=intrinsic("load_streaming", load_type, _load_streaming) if numba.is_gpu else load,
-    )
+    declared = operations.declare(numba)
+    if not numba.is_gpu:
+        declared |= {f"{name}_streaming": declared[name] for name in ("load", "store", "store_row")}
+    return MemoryOps(any_in_sector=any_in_sector, **declared)
 
 
-def _load(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+def _floats_type(types: NumbaModule, values: NumbaType, like: NumbaType) -> Signature:
+    if not hasattr(values, "types") or len(values) < len(like):
+        raise TypeError(f"the environment's space has {len(like)} features, and its function returns {values}")
+    return types.UniTuple(types.float32, len(like))(values, like)
+
+
+def _load_type(types: NumbaModule, address: NumbaType, index: NumbaType, dtype: NumbaType) -> Signature:
+    return dtype.dtype(address, index, dtype)
+
+
+def _store_type(types: NumbaModule, address: NumbaType, index: NumbaType, value: NumbaType, dtype: NumbaType) -> Signature:
+    return types.void(address, index, value, dtype)
+
+
+def _store_row_type(types: NumbaModule, address: NumbaType, index: NumbaType, values: NumbaType) -> Signature:
+    return types.void(address, index, values)
+
+
+@operations.add(_load_type)
+def load(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`load(buffer, index, dtype)` returns an element."""
     model = context.data_model_manager[sig.return_type]
     return model.from_data(builder, builder.load(_element(numba, builder, args, model.get_data_type())))
 
 
-def _load_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(_load_type)
+def load_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """As `load`, for an element that is read once: a GPU's cache evicts it first."""
     model = context.data_model_manager[sig.return_type]
     return model.from_data(builder, load_evict_first(builder, _element(numba, builder, args, model.get_data_type())))
 
@@ -149,20 +120,28 @@ def _element_to_store(
     return value, _element(numba, builder, args, model.get_data_type())
 
 
-def _store(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(_store_type)
+def store(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`store(buffer, index, value, dtype)` writes an element."""
     builder.store(*_element_to_store(numba, context, builder, sig, args))
 
 
-def _store_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(_store_type)
+def store_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """As `store`, for an element that no kernel reads again: a GPU's cache evicts it first."""
     element, pointer = _element_to_store(numba, context, builder, sig, args)
     store_evict_first(builder, pointer, [element])
 
 
-def _atomic_min(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(lambda types, address, index, value: types.void(address, index, types.uint64))
+def atomic_min(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`atomic_min(buffer, index, value)` replaces a uint64 by `value` if that is less."""
     builder.atomic_rmw("umin", _element(numba, builder, args, INT64), args[2], "monotonic")
 
 
-def _atomic_add(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(lambda types, address, index, increment: types.void(address, index, types.uint32))
+def atomic_add(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`atomic_add(buffer, index, increment)` adds to a uint32. It returns nothing, so the thread does not wait."""
     builder.atomic_rmw("add", _element(numba, builder, args, INT32), args[2], "monotonic")
 
 
@@ -183,7 +162,9 @@ def _row_accesses(
     return ir.VectorType(element_type, size), size, pointers
 
 
-def _load_row(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(lambda types, address, index, like: types.UniTuple(like.dtype, len(like))(address, index, like))
+def load_row(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`load_row(buffer, index, like)` returns a row, a tuple of `len(like)` elements of `like`'s type."""
     vector_type, size, pointers = _row_accesses(numba, context, builder, args, sig.return_type)
     values = []
     for _, pointer in pointers:
@@ -195,7 +176,9 @@ def _load_row(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Si
     return context.make_tuple(builder, sig.return_type, values)
 
 
-def _store_row(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(_store_row_type)
+def store_row(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`store_row(buffer, index, values)` writes a row, a tuple of elements of one type."""
     vector_type, size, pointers = _row_accesses(numba, context, builder, args, sig.args[2])
     elements = numba.cgutils.unpack_tuple(builder, args[2])
     for j, pointer in pointers:
@@ -208,7 +191,9 @@ def _store_row(numba: NumbaApi, context: TargetContext, builder: Builder, sig: S
         builder.store(vector, builder.bitcast(pointer, vector_type.as_pointer(numba.address_space)), align=4 * size)
 
 
-def _store_row_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(_store_row_type)
+def store_row_streaming(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """As `store_row`, for a row that no kernel reads again."""
     _, size, pointers = _row_accesses(numba, context, builder, args, sig.args[2])
     elements = numba.cgutils.unpack_tuple(builder, args[2])
     for j, pointer in pointers:
@@ -221,18 +206,28 @@ def _column_pointers(numba: NumbaApi, builder: Builder, args: Args, width: int) 
     return [builder.gep(base, [builder.mul(stride, INT64(j))]) for j in range(width)]
 
 
-def _load_column(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(
+    lambda types, address, start, stride, like: types.UniTuple(types.float32, len(like))(address, start, stride, like)
+)
+def load_column(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`load_column(buffer, start, stride, like)` returns `len(like)` float32 elements that are `stride` apart."""
     pointers = _column_pointers(numba, builder, args, len(sig.return_type))
     return context.make_tuple(builder, sig.return_type, [builder.load(pointer) for pointer in pointers])
 
 
-def _store_column(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+@operations.add(
+    lambda types, address, start, stride, values: types.void(address, start, stride, types.UniTuple(types.float32, len(values)))
+)
+def store_column(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+    """`store_column(buffer, start, stride, values)` writes float32 elements that are `stride` apart."""
     elements = numba.cgutils.unpack_tuple(builder, args[3])
     for pointer, value in zip(_column_pointers(numba, builder, args, len(elements)), elements, strict=True):
         builder.store(value, pointer)
 
 
-def _to_floats(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+@operations.add(_floats_type)
+def to_floats(numba: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+    """`to_floats(values, like)` returns the first `len(like)` numbers of a tuple as float32."""
     source_types = [getattr(number_type, "literal_type", number_type) for number_type in sig.args[0].types]
     numbers = zip(source_types, numba.cgutils.unpack_tuple(builder, args[0]), range(len(sig.return_type)), strict=False)
     floats = [context.cast(builder, number, source_type, numba.types.float32) for source_type, number, _ in numbers]

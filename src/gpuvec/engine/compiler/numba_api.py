@@ -64,6 +64,27 @@ class NumbaApi(NamedTuple):
         return intrinsic
 
 
+class Operations(dict[str, tuple[Callable[..., Signature], Callable[..., Any]]]):
+    """Intrinsics by name, each with its signature and its code generator as for `NumbaApi.intrinsic`."""
+
+    def add(self, signature: Callable[..., Signature]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Adds the decorated code generator under its name; `signature` takes the module of types in place of a context."""
+        return partial(self._add, signature)
+
+    def _add(self, signature: Callable[..., Signature], codegen: Callable[..., Any]) -> Callable[..., Any]:
+        self[codegen.__name__] = signature, codegen
+        return codegen
+
+    def declare(self, numba: NumbaApi) -> dict[str, DeviceFunction]:
+        """Declares all of them to `numba`, Numba or numba-cuda, and returns them by name."""
+        return {name: self._declare(numba, name, *operation) for name, operation in self.items()}
+
+    def _declare(
+        self, numba: NumbaApi, name: str, signature: Callable[..., Signature], codegen: Callable[..., Any]
+    ) -> DeviceFunction:
+        return numba.intrinsic(name, wraps(signature)(lambda _, *types: signature(numba.types, *types)), codegen)
+
+
 @cache
 def cpu_numba() -> NumbaApi:
     """Returns Numba's modules for the CPU."""

@@ -55,10 +55,27 @@ def static_array_class(numba: NumbaApi) -> Any:
             """Returns the type of a variable that is sometimes of this type and sometimes of another."""
             return self.numba_array.unify(typingctx, other.numba_array if isinstance(other, StaticArray) else other)
 
-    _register_model(numba, StaticArray)
+    @numba.extending.register_model(StaticArray)
+    class _StaticArrayModel(numba.data_models.PrimitiveModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
+        def __init__(self, model_manager: Any, array_type: NumbaType) -> None:
+            element_type = model_manager.lookup(array_type.dtype).get_data_type()
+            super().__init__(model_manager, array_type, element_type.as_pointer())
+
     _register_typing(numba, StaticArray)
     _register_elements(numba, StaticArray)
-    _register_conversions(numba, StaticArray)
+
+    @numba.extending.lower_cast(StaticArray, types.Array)
+    def cast(
+        context: TargetContext, builder: ir.IRBuilder, from_type: NumbaType, to_type: NumbaType, value: ir.Value
+    ) -> ir.Value:
+        return to_numba_array(context, builder, from_type, value)
+
+    @numba.extending.lower_getattr_generic(StaticArray)
+    def attribute(context: TargetContext, builder: ir.IRBuilder, array_type: NumbaType, array: ir.Value, name: str) -> ir.Value:
+        numba_array = to_numba_array(context, builder, array_type, array)
+        implementation = context.get_getattr(array_type.numba_array, name)
+        return implementation(context, builder, array_type.numba_array, numba_array, name)
+
     return StaticArray
 
 
@@ -107,17 +124,6 @@ def _steps(shape: tuple[int, ...]) -> list[int]:
     for size in shape[:0:-1]:
         steps.insert(0, steps[0] * size)
     return steps
-
-
-def _register_model(numba: NumbaApi, static_array: Any) -> None:
-    """Declares that a value of the type is a pointer."""
-    models = numba.data_models
-
-    @numba.extending.register_model(static_array)
-    class _StaticArrayModel(models.PrimitiveModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
-        def __init__(self, model_manager: Any, array_type: NumbaType) -> None:
-            element_type = model_manager.lookup(array_type.dtype).get_data_type()
-            super().__init__(model_manager, array_type, element_type.as_pointer())
 
 
 def _register_typing(numba: NumbaApi, static_array: Any) -> None:
@@ -207,19 +213,3 @@ def _register_elements(numba: NumbaApi, static_array: Any) -> None:
     @numba.extending.lower_builtin("getiter", static_array)
     def getiter(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
         return delegate("getiter", context, builder, sig, args)
-
-
-def _register_conversions(numba: NumbaApi, static_array: Any) -> None:
-    """Declares the conversion to Numba's own array, and attributes, which are those of Numba's own array."""
-
-    @numba.extending.lower_cast(static_array, numba.types.Array)
-    def cast(
-        context: TargetContext, builder: ir.IRBuilder, from_type: NumbaType, to_type: NumbaType, value: ir.Value
-    ) -> ir.Value:
-        return to_numba_array(context, builder, from_type, value)
-
-    @numba.extending.lower_getattr_generic(static_array)
-    def attribute(context: TargetContext, builder: ir.IRBuilder, array_type: NumbaType, array: ir.Value, name: str) -> ir.Value:
-        numba_array = to_numba_array(context, builder, array_type, array)
-        implementation = context.get_getattr(array_type.numba_array, name)
-        return implementation(context, builder, array_type.numba_array, numba_array, name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -667,71 +667,73 @@ def count_agents(env: MultiAgentEnv) -> int:
     return int(count)
 
 
-# The numbers of features that an author's functions of an observation return.
+# The parts of a row of observations, in their order: the one list of the kinds of features.
 
 
-def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:
-    """Returns the numbers of features that `other_features` and `self_features` return, by calling them in Python.
+class FeaturePart(NamedTuple):
+    """The features of a row that one function of the author computes: the first of each element, the second of each, and so on.
+
+    Attributes:
+        name: of the field of `Observation` that has the function.
+        function: the function.
+        width: the number of features of an element.
+        num_elements: the number of neighbors, or of elements of a set; 1 for an agent's own features.
+        over: the set of a block, else "".
+    """
+
+    name: str
+    function: Callable[..., Any]
+    width: int
+    num_elements: int
+    over: str = ""
+
+
+def feature_parts(env: MultiAgentEnv, schema: MultiAgentSchema) -> list[FeaturePart]:
+    """Returns the parts of an observation of features, whose functions it calls in Python; none for images.
 
     Args:
         env: the environment.
         schema: its schema.
 
     Raises:
-        AuthoringError: an observation of these features does not have D numbers.
+        AuthoringError: a block is over a set that does not exist, or an observation of these features does not have D numbers.
     """
-    observation = schema.observation
-    if observation.self_features is None:  # an image
-        return 0, 0
-    other_width, self_width = feature_counts(env, schema)
-    widths = block_widths(env, schema)
-    sizes = [width * math.prod(schema.sets[b.over]) for b, width in zip(observation.blocks, widths, strict=True)]
-    num_features = other_width * observation.max_neighbors + sum(sizes) + self_width
-    if num_features != schema.num_features:
-        blocks = f", blocks of {' and '.join(map(str, sizes))} numbers" if sizes else ""
+    parts = _list_parts(env, schema)
+    num_features = sum(part.width * part.num_elements for part in parts)
+    if parts and num_features != schema.num_features:
+        widths, observation = {part.name: part.width for part in parts}, schema.observation
+        sizes = [str(part.width * part.num_elements) for part in parts if part.over]
+        blocks = f", blocks of {' and '.join(sizes)} numbers" if sizes else ""
         raise AuthoringError(
-            f"an observation has {observation.max_neighbors} neighbors of {other_width} features{blocks} and {self_width} own "
-            f"features, {num_features} numbers; the observation space says {schema.num_features}."
+            f"an observation has {observation.max_neighbors} neighbors of {widths.get('other_features', 0)} features{blocks} "
+            f"and {widths['self_features']} own features, {num_features} numbers; the observation space says "
+            f"{schema.num_features}."
         )
-    return other_width, self_width
+    return parts
 
 
-def feature_counts(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:
-    """Returns the numbers of features that `other_features` and `self_features` return, without a check of their sum.
-
-    Args:
-        env: the environment.
-        schema: its schema.
-    """
-    p, observation, other_width = kernel_params(env), schema.observation, 0
-    s, self_features = _zero_state(env, schema), author_function(observation.self_features)
-    with np.errstate(all="ignore"):
-        self_width = len(self_features(0, s, Time(0, 1), p))
-        if observation.other_features is not None and observation.max_neighbors:
-            other_width = len(author_function(observation.other_features)(0, 0, s, Time(0, 1), p))
-    return other_width, self_width
-
-
-def block_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, ...]:
-    """Returns the number of features that the function of each block returns, by calling them in Python.
-
-    Args:
-        env: the environment.
-        schema: its schema.
-
-    Raises:
-        AuthoringError: a block is over a set that does not exist.
-    """
-    p, s, widths = kernel_params(env), _zero_state(env, schema), []
-    for block in schema.observation.blocks:
+def _list_parts(env: MultiAgentEnv, schema: MultiAgentSchema) -> list[FeaturePart]:
+    """`feature_parts` without the check of the sum."""
+    observation = schema.observation
+    calls: list[tuple[str, Callable[..., Any], int, str, tuple[Any, ...]]] = []
+    if observation.self_features is None:
+        return []
+    if observation.other_features is not None and observation.max_neighbors:
+        calls.append(("other_features", observation.other_features, observation.max_neighbors, "", (0, 0)))
+    for block in observation.blocks:
         shape = schema.sets.get(block.over)
         if not shape:
             known = ", ".join(repr(name) for name, axes in schema.sets.items() if axes)
             raise AuthoringError(f"observation(p) has features over {block.over!r}, which is no set of elements: use {known}.")
         index = 0 if len(shape) == 1 else (0,) * len(shape)
-        with np.errstate(all="ignore"):
-            widths.append(len(author_function(block.function)(0, index, s, Time(0, 1), p)))
-    return tuple(widths)
+        calls.append(("blocks", block.function, math.prod(shape), block.over, (0, index)))
+    calls.append(("self_features", observation.self_features, 1, "", (0,)))
+    s, t, p = _zero_state(env, schema), Time(0, 1), kernel_params(env)
+    with np.errstate(all="ignore"):
+        return [
+            FeaturePart(name, function, len(author_function(function)(*indices, s, t, p)), count, over)
+            for name, function, count, over, indices in calls
+        ]
 
 
 def _zero_state(env: MultiAgentEnv, schema: MultiAgentSchema) -> Any:
@@ -780,6 +782,5 @@ def make_critic_schema(env: Environment, schema: EnvSchema) -> MultiAgentSchema 
         raise AuthoringError("critic_observation(p) has blocks, and there is one agent: return all features in self_features.")
     critic = schema._replace(observation=observation, mask_size=0)
     many_agents = as_multi_agent(env) if isinstance(env, SingleAgentEnv) else env
-    widths = block_widths(many_agents, critic)
-    sizes = (width * math.prod(schema.sets[block.over]) for block, width in zip(observation.blocks, widths, strict=True))
-    return critic._replace(obs=ObservationLayout((sum(sizes) + feature_counts(many_agents, critic)[1],)))
+    sizes = (part.width * part.num_elements for part in _list_parts(many_agents, critic))
+    return critic._replace(obs=ObservationLayout((sum(sizes),)))

@@ -77,33 +77,32 @@ def _make_readers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, Devic
 
 
 def _make_writers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, DeviceFunction]:
-    load, store, load_row, store_row = ops.load, ops.store, ops.load_row, ops.store_row
     words = row_of(u32, 4)
 
     @inline_function
     def is_selected(b: Batch, e: int, r: ResetRequest) -> bool:
-        return r.masked == u32(0) or load(b.mask, e, b1)
+        return r.masked == u32(0) or ops.load(b.mask, e, b1)
 
     @inline_function
     def begin_episode(b: Batch, e: int, clock: int, r: ResetRequest) -> None:
-        seed, high, row, origin = load_row(b.rng_streams, e, words)
+        seed, high, row, origin = ops.load_row(b.rng_streams, e, words)
         if r.seeding == u32(ONE_SEED):
             seed, high, row, origin = u32(r.seed), u32(r.seed_high), u32(e), u32(clock)
-        elif r.seeding == u32(SEED_EACH) and load(b.seeds, 3 * e, u32) != u32(0):
-            seed, high, row, origin = load(b.seeds, 3 * e + 1, u32), load(b.seeds, 3 * e + 2, u32), u32(0), u32(clock)
+        elif r.seeding == u32(SEED_EACH) and ops.load(b.seeds, 3 * e, u32) != u32(0):
+            seed, high, row, origin = ops.load(b.seeds, 3 * e + 1, u32), ops.load(b.seeds, 3 * e + 2, u32), u32(0), u32(clock)
         else:
             origin = u32(origin - u32(1))
-        store_row(b.rng_streams, e, (seed, high, row, origin))
-        store(b.start, e, u32(clock), u32)
+        ops.store_row(b.rng_streams, e, (seed, high, row, origin))
+        ops.store(b.start, e, u32(clock), u32)
 
     @inline_function
     def set_shared_seed(b: Batch, clock: int, r: ResetRequest) -> None:
         all_rows = r.masked == u32(0)
         if all_rows and r.seeding == u32(ONE_SEED):
-            store_row(b.shared, 0, (u32(1), u32(r.seed), u32(r.seed_high), u32(clock)))
+            ops.store_row(b.shared, 0, (u32(1), u32(r.seed), u32(r.seed_high), u32(clock)))
         elif all_rows and r.seeding == u32(KEEP_STREAMS):
-            store(b.shared, 3, u32(load(b.shared, 3, u32) - u32(1)), u32)
+            ops.store(b.shared, 3, u32(ops.load(b.shared, 3, u32) - u32(1)), u32)
         else:
-            store(b.shared, 0, u32(0), u32)
+            ops.store(b.shared, 0, u32(0), u32)
 
     return is_selected, begin_episode, set_shared_seed

@@ -290,7 +290,7 @@ def as_multi_agent(env: SingleAgentEnv) -> MultiAgentEnv:
         state=state_class,
         params=env.params,
         spaces=env.spaces,
-        agents=_one_agent,
+        agents=lambda p: 1,
         reset=(Assign(results, functions["reset"]),),
         phases=(Assign(results, functions["step"], has_action=True),),
         reward=functions["reward"],
@@ -305,10 +305,6 @@ def as_multi_agent(env: SingleAgentEnv) -> MultiAgentEnv:
         reset_options=env.reset_options,
         field_ranges=env.field_ranges,
     )
-
-
-def _one_agent(p: Any) -> int:
-    return 1
 
 
 # {dtype: the buffer of `packed_fields`, and the array of staged elements}
@@ -478,23 +474,12 @@ class MultiAgentSchema(NamedTuple):
 EnvSchema: TypeAlias = SingleAgentSchema | MultiAgentSchema
 
 
-def default_action_dtype(schema: EnvSchema) -> DType:
-    """Returns the dtype of actions as author functions receive them; a tuple with that of each role if spaces are by role.
+def default_action_dtype(schema: EnvSchema, integer_dtype: DType = np.int32) -> DType:
+    """Returns the dtype of actions: integers or float32, or a tuple of those of each role if spaces are by role.
 
     Args:
         schema: the schema of the environment.
-    """
-    if isinstance(schema, MultiAgentSchema) and schema.role_schemas:
-        return tuple(part.action.dtype for part in schema.parts)
-    return schema.action.dtype
-
-
-def sampled_action_dtype(schema: EnvSchema, integer_dtype: DType) -> DType:
-    """Returns the dtype of actions that users sample: integers or float32, or a tuple of those of each role.
-
-    Args:
-        schema: the schema of the environment.
-        integer_dtype: the dtype of integers in the user's framework.
+        integer_dtype: the dtype of integers: that of the user's framework, or that which the author's functions receive.
     """
     if isinstance(schema, MultiAgentSchema) and schema.role_schemas:
         return tuple(integer_dtype if part.action.discrete else np.float32 for part in schema.parts)

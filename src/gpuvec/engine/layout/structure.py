@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.observations import NearestNeighbors, Observation
+from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import Reduction
 from gpuvec.spec import Environment, MultiAgentEnv
 
@@ -89,13 +89,9 @@ def params_of_structure(env: Environment) -> frozenset[str]:
         for function in (env.agents, env.observation, env.roles, env.sets, env.tables, env.masked_components):
             if function is not None:
                 function(p)
-    names_read |= {name for name in _field_parameters(env) if name in fields}
-    return frozenset(names_read)
-
-
-def _field_parameters(env: Environment) -> list[Any]:
-    """Returns what follows the type in `Annotated` fields of the state, among it the names of parameters."""
-    return [argument for hint in get_type_hints(env.state, include_extras=True).values() for argument in get_args(hint)[1:]]
+    # What follows the type in `Annotated` fields of the state is the names of parameters, among others.
+    hints = get_type_hints(env.state, include_extras=True).values()
+    return frozenset(names_read.union(name for hint in hints for name in get_args(hint)[1:] if name in fields))
 
 
 def _changes(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -118,7 +114,8 @@ def _shapes(env: Environment) -> dict[str, Any]:
             shapes |= {f"table {name!r}": table.shape, f"dtype of table {name!r}": table.dtype.name}
     for role, (observation, action) in _spaces_by_role(env).items():
         shapes[f"observation space{_of_role(role)}"] = observation.shape
-        shapes[f"action space{_of_role(role)}"] = _without_bounds(action)
+        # The text of other spaces than a Box has their sizes.
+        shapes[f"action space{_of_role(role)}"] = action.shape if isinstance(action, gym.spaces.Box) else str(action)
     return shapes
 
 
@@ -143,24 +140,14 @@ def _constants(env: Environment) -> dict[str, Any]:
         constants |= {f"values of table {name!r}": table.tobytes() for name, table in _tables(env).items()}
         observations: Any = env.observation(env.params)
         for role, observation in observations.items() if isinstance(observations, Mapping) else [("", observations)]:
-            constants |= _observation_constants(observation, _of_role(role))
-    return constants
-
-
-def _observation_constants(observation: Observation, of_role: str) -> dict[str, Any]:
-    """{name: value} of the functions of an observation, whose names end with `of_role`."""
-    constants = {
-        f"function `{name}` of the observation{of_role}": _code(getattr(observation, name))
-        for name in ("self_features", "other_features", "pixel")
-    }
-    for block in observation.blocks:
-        constants |= {f"function of the features over {block.over!r}{of_role}": _code(block.function)}
-    neighbors: Any = observation.neighbors
-    for name in ("distance", "mask", "of"):
-        constants |= {f"function `{name}` before an observation{of_role}": _code(getattr(neighbors, name, None))}
-    if isinstance(neighbors, NearestNeighbors):
-        position = "position fields of the search before an observation"
-        constants |= {f"{position}{of_role}": (neighbors.position, neighbors.squared)}
+            of_role, neighbors = _of_role(role), observation.neighbors
+            functions = {f"`{k}` of the": getattr(observation, k) for k in ("self_features", "other_features", "pixel")}
+            functions |= {f"of the features over {block.over!r} of the": block.function for block in observation.blocks}
+            functions |= {f"`{name}` before an": getattr(neighbors, name, None) for name in ("distance", "mask", "of")}
+            constants |= {f"function {name} observation{of_role}": _code(function) for name, function in functions.items()}
+            if isinstance(neighbors, NearestNeighbors):
+                position = f"position fields of the search before an observation{of_role}"
+                constants |= {position: (neighbors.position, neighbors.squared)}
     return constants
 
 
@@ -175,11 +162,6 @@ def _describe_neighbors(neighbors: Any) -> str:
     if isinstance(neighbors, NearestNeighbors):
         return f"a search that fills {neighbors.field!r}"
     return f"a {neighbors.kind} in {neighbors.field!r}" if isinstance(neighbors, Reduction) else "none"
-
-
-def _without_bounds(space: gym.Space[Any]) -> Any:
-    """Returns the shape of a Box, which does not depend on its bounds, or the text of another space with its sizes."""
-    return space.shape if isinstance(space, gym.spaces.Box) else str(space)
 
 
 def _bounds(space: gym.Space[Any]) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
@@ -19,9 +18,8 @@ from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
 from gpuvec.engine.layout.declared_schema import function_of_agents
 from gpuvec.engine.layout.params import make_param_readers
 from gpuvec.engine.layout.rng_streams import RngStreamAccess, make_rng_streams
-from gpuvec.engine.layout.schema import ActionLayout, MultiAgentSchema, as_multi_agent
+from gpuvec.engine.layout.schema import MultiAgentSchema, as_multi_agent
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import ByRole, Reduction
 from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
 
@@ -106,28 +104,23 @@ class MultiAgentContext:
         """The phases that write the first state of an episode, if `reset` is a tuple of them."""
         return self.env.reset if isinstance(self.env.reset, tuple) else ()
 
-    def phase_counter(self, number: int) -> int:
-        """Returns the index of the counter of the reduction that is phase `number` of a step."""
-        return _count_reductions(self.env.phases[:number])
+    def counter_of_phase(self, number: int) -> int:
+        """Returns the index of the counter of a reduction; those of a reset follow those of a step.
 
-    def reset_counter(self, number: int) -> int:
-        """Returns the index of the counter of the reduction that is phase `number` of a reset."""
-        return _count_reductions((*self.env.phases, *self.reset_phases[:number]))
+        Args:
+            number: of the phase of a step, or the number of phases of a step plus that of the phase of a reset.
+        """
+        return sum(isinstance(phase, Reduction) for phase in (*self.env.phases, *self.reset_phases)[:number])
 
     def observed_counter(self, number: int) -> int:
         """Returns the index of counter `number` of the reduction before observations."""
-        return _count_reductions((*self.env.phases, *self.reset_phases)) + number
+        return self.counter_of_phase(len(self.env.phases) + len(self.reset_phases)) + number
 
     @property
     def observed_reduction(self) -> Reduction | None:
         """The reduction that runs before every observation, if there is one."""
         neighbors = self.schema.neighbors
         return neighbors if isinstance(neighbors, Reduction) else None
-
-    @property
-    def search(self) -> NearestNeighbors | None:
-        """The neighbor search that runs before every observation, if there is one."""
-        return self.schema.search
 
     @property
     def num_counters(self) -> int:
@@ -181,14 +174,12 @@ class MultiAgentContext:
         There are copies in SAME_STEP if no reduction and no search runs before observations, and all fields belong to agents.
         """
         launch = self.launch
-        is_direct = launch.stage_state and launch.stage_final_state and self.search is None and self.observed_reduction is None
+        is_direct = (
+            launch.stage_state and launch.stage_final_state and self.schema.search is None and self.observed_reduction is None
+        )
         is_direct = is_direct and self.same_step and not self.schema.role_schemas and not self.schema.set_fields
         observes_agents = is_direct and not self.schema.obs.is_image and not self.schema.observation.blocks
         return launch.envs_per_block if observes_agents else 0
-
-
-def _count_reductions(phases: tuple[Any, ...]) -> int:
-    return sum(isinstance(phase, Reduction) for phase in phases)
 
 
 def make_context(
@@ -207,27 +198,21 @@ def make_context(
         counters: the device's operations on counters that the threads of a block share.
         launch: the shape of the launches, or `CPU_LAUNCH`.
     """
-    env, options, schema = spec.env, spec.options, spec.schema
+    schema, options = spec.schema, spec.options
     assert isinstance(schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
-    env = as_multi_agent(env) if isinstance(env, SingleAgentEnv) else env
+    env = as_multi_agent(spec.env) if isinstance(spec.env, SingleAgentEnv) else spec.env
     readers = make_param_readers(env, options, ops, array_ops)
     ctx = MultiAgentContext(env, schema, options, launch, ops, array_ops, counters, *readers, None, make_rng_streams(ops))
     if not schema.role_schemas:
-        return replace(ctx, actions=_make_action_readers(schema.action_space, schema.action, options, ops))
+        of_actions = schema.action_space, schema.action
+        store_component = make_long_action_stage(*of_actions) if schema.action.is_long else None
+        action_readers = *make_action_reader(*of_actions, options, ops), *make_staged_action_reader(*of_actions, options, ops)
+        return replace(ctx, actions=ActionReaders(*action_readers, store_component))
     names = ("reward", "terminated", "active")
     functions = {name: function_of_agents(getattr(env, name), name, schema.roles, array_ops) for name in names}
     ctx = replace(ctx, env=replace(env, **functions))
     roles = tuple(_make_role_context(ctx, part, number) for number, part in enumerate(schema.parts))
     return replace(ctx, role_contexts=roles, actions=_make_action_report(ctx, roles))
-
-
-def _make_action_readers(space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps) -> ActionReaders:
-    """The readers of the actions of agents with equal spaces."""
-    readers = make_action_reader(space, layout, options, ops)
-    actions = ActionReaders(*readers, *make_staged_action_reader(space, layout, options, ops))
-    if layout.is_long:
-        actions = actions._replace(store_component=make_long_action_stage(space, layout))
-    return actions
 
 
 def _make_role_context(ctx: MultiAgentContext, schema: MultiAgentSchema, number: int) -> MultiAgentContext:
@@ -246,10 +231,10 @@ def _make_action_report(ctx: MultiAgentContext, roles: tuple[MultiAgentContext, 
     source = f"def report_invalid_action(b, v):\n    e, i = divmod_u32(v, {ctx.num_agents})\n"
     scope = {"divmod_u32": ctx.array_ops.divmod_u32}
     for role in roles:
-        count, first = role.num_agents, role.schema.first_agent
-        scope[f"report{role.schema.suffix}"] = role.actions.report_invalid_action
-        source += f"    if {first} <= i < {first + count}:\n"
-        source += f"        report{role.schema.suffix}(b, e * {count} + i - {first})\n"
+        first, suffix = role.schema.first_agent, role.schema.suffix
+        scope[f"report{suffix}"] = role.actions.report_invalid_action
+        source += f"    if {first} <= i < {first + role.num_agents}:\n"
+        source += f"        report{suffix}(b, e * {role.num_agents} + i - {first})\n"
     return ActionReaders(None, inline_function(generate_function("report_invalid_action", source, **scope)))
 
 

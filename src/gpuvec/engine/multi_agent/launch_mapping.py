@@ -55,13 +55,12 @@ def count_cells(schema: MultiAgentSchema, list_bytes: int | None = None) -> int:
         schema: the schema of the environment.
         list_bytes: the memory for the list; None if it is not limited.
     """
-    agents, search = schema.num_agents, schema.search
-    if search is None or not search.position or agents < CELL_LIST_MIN_AGENTS:
+    if schema.search is None or not schema.search.position or schema.num_agents < CELL_LIST_MIN_AGENTS:
         return 0
-    max_neighbors = schema.array_fields[search.field].shape[1]
-    capacity = MAX_CELLS if list_bytes is None else (list_bytes - 2 * agents) // 8
-    count = min(MAX_CELLS, max(1, 2 * agents // max_neighbors), capacity)
-    return count if count * MAX_AGENTS_PER_CELL >= agents else 0
+    max_neighbors = schema.array_fields[schema.search.field].shape[1]
+    capacity = MAX_CELLS if list_bytes is None else (list_bytes - 2 * schema.num_agents) // 8
+    count = min(MAX_CELLS, max(1, 2 * schema.num_agents // max_neighbors), capacity)
+    return count if count * MAX_AGENTS_PER_CELL >= schema.num_agents else 0
 
 
 def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAgentLaunch:

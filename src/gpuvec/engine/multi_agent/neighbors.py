@@ -218,7 +218,7 @@ class CellList(NamedTuple):
 
 def make_cell_list(ctx: MultiAgentContext) -> CellList | None:
     """Compiles the list of cells for a context `ctx`. None if there is no search, or one that visits all agents."""
-    search, launch, agents = ctx.search, ctx.launch, ctx.num_agents
+    search, launch, agents = ctx.schema.search, ctx.launch, ctx.num_agents
     one_thread = launch.threads_per_block == 1
     if search is None or not (one_thread or launch.search_blocks_per_env):
         return None

@@ -10,7 +10,6 @@ agent, j a neighbor or an item of a row, r a row of the buffer, r0 the first of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from gpuvec.engine.compiler.dtypes import b1, f32, i32, i64, u32, u64
 from gpuvec.engine.compiler.functions import bind, device_function, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Features, Row, SharedArray, Work
-from gpuvec.engine.layout.declared_schema import block_widths, feature_widths
+from gpuvec.engine.layout.declared_schema import FeaturePart, feature_parts
 from gpuvec.engine.layout.episode_rules import elapsed_steps
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env
 from gpuvec.engine.multi_agent.phase_functions import make_index
@@ -52,7 +51,7 @@ class ObservationFeatures(NamedTuple):
     num_features: int  # D
     num_neighbors: int  # M; 0 if a neighbor has no features
     num_self_features: int  # number of an agent's own features, at the end of a row
-    block_widths: tuple[int, ...]  # the number of features of an element in each block
+    parts: list[FeaturePart]
     own_row: Row  # as many zeros as an agent has own features
     self_features: DeviceFunction  # the author's self_features(i, s, t, p)
     other_features: DeviceFunction  # the author's other_features(i, j, s, t, p)
@@ -60,13 +59,14 @@ class ObservationFeatures(NamedTuple):
 
 def make_observation_features(ctx: MultiAgentContext) -> ObservationFeatures:
     """Returns the features for a context `ctx`."""
-    other_width, num_self_features = feature_widths(ctx.env, ctx.schema)
-    observation = ctx.schema.observation
+    parts, observation = feature_parts(ctx.env, ctx.schema), ctx.schema.observation
+    widths = {part.name: part.width for part in parts}
+    num_self_features = widths.get("self_features", 0)
     return ObservationFeatures(
         num_features=ctx.schema.num_features,
-        num_neighbors=observation.max_neighbors if other_width else 0,
+        num_neighbors=observation.max_neighbors if widths.get("other_features") else 0,
         num_self_features=num_self_features,
-        block_widths=block_widths(ctx.env, ctx.schema),
+        parts=parts,
         own_row=row_of(f32, num_self_features),
         # Functions that an observation lacks are never called.
         self_features=device_function(observation.self_features or no_self_features),
@@ -209,16 +209,15 @@ def make_block_stores(ctx: MultiAgentContext, features: ObservationFeatures) -> 
 
     Args:
         ctx: the context.
-        features: the features of an observation, with the width of each block.
+        features: the features of an observation.
     """
-    blocks, stores = ctx.schema.observation.blocks, []
-    sizes = [math.prod(ctx.schema.sets[block.over]) for block in blocks]
-    offset = features.num_features - features.num_self_features
-    offset -= sum(width * size for width, size in zip(features.block_widths, sizes, strict=True))
-    for block, width, size in zip(blocks, features.block_widths, sizes, strict=True):
-        layout = Block(offset, size, device_function(block.function), make_index(ctx, block.over))
-        stores.append(ItemStore(size, bind(store_block_element, ctx=ctx, features=features, block=layout)))
-        offset += width * size
+    stores, offset = [], 0
+    for part in features.parts:
+        if part.over:
+            layout = Block(offset, part.num_elements, device_function(part.function), make_index(ctx, part.over))
+            store = bind(store_block_element, ctx=ctx, features=features, block=layout)
+            stores.append(ItemStore(part.num_elements, store))
+        offset += part.width * part.num_elements
     return stores
 
 

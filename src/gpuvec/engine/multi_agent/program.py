@@ -12,9 +12,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.dtypes import b1, f32, i32, i64
 from gpuvec.engine.compiler.functions import bind
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, Work
@@ -99,8 +98,6 @@ from gpuvec.engine.multi_agent.step_segments import (
 )
 from gpuvec.phases import Reduction
 
-f32, i32, i64, b1 = np.float32, np.int32, np.int64, np.bool_
-
 
 class Program(NamedTuple):
     """The segments of a reset and of a step, and the functions of the other kernels."""
@@ -153,17 +150,17 @@ def make_program(
     ctx = make_context(spec, ops, array_ops, counters, launch)
     access = make_state_access(ctx)
     features = make_observation_features(ctx.parts[0])
-    knn = make_knn(ctx, ctx.search) if ctx.search is not None else None
+    knn = make_knn(ctx, ctx.schema.search) if ctx.schema.search is not None else None
     blocks = [] if ctx.role_contexts else make_block_stores(ctx, features)
     row_items = _row_items(ctx)
     values = step_values(ctx, access)
     is_ended = bind(is_new_episode, **values)
     set_loads = set_copy_segments(ctx, access.layout, is_load=True)
     critic, cell_list = _critic_items(ctx), make_cell_list(ctx)
-    parts = _Parts(
-        ctx, access, values, is_ended, features, blocks, row_items, critic, knn, cell_list, set_loads
-    )  # fmt: skip
+    parts = _Parts(ctx, access, values, is_ended, features, blocks, row_items, critic, knn, cell_list, set_loads)
     arrays, ends = _work_arrays(parts), _episode_end_segments(parts) if ctx.same_step else []
+    if blocks and not row_items:  # The kernel that only writes observations stores rows with blocks item by item.
+        row_items = [RowItems(ctx, features, make_item_of_row(ctx, features, blocks))]
     return Program(
         work=named_tuple("Work", tuple(arrays)),
         arrays=arrays,
@@ -173,8 +170,8 @@ def make_program(
         check_end=Segment(ENVS, bind(check_end, **values)),
         episode_end=without_barriers_between_envs(ends, ctx.num_agents, is_synchronised=True, next_unit=AGENTS),
         finish=tuple(_finish_segments(parts)),
-        row_kernel=make_row_kernel(ctx, access, parts.features, row_items or _items_with_blocks(parts)),
-        search=make_neighbor_search(ctx, access, knn, parts.cell_list) if knn is not None and launch.split else None,
+        row_kernel=make_row_kernel(ctx, access, features, row_items),
+        search=make_neighbor_search(ctx, access, knn, cell_list) if knn is not None and launch.split else None,
     )
 
 
@@ -199,13 +196,6 @@ def _critic_items(ctx: MultiAgentContext) -> RowItems | None:
     part = dataclasses.replace(ctx, schema=schema)
     features = make_observation_features(part)
     return RowItems(part, features, make_item_of_row(part, features, make_block_stores(part, features)))
-
-
-def _items_with_blocks(parts: _Parts) -> list[RowItems]:
-    """The items of rows with blocks, for the kernel that only writes observations."""
-    if not parts.blocks:
-        return []
-    return [RowItems(parts.ctx, parts.features, make_item_of_row(parts.ctx, parts.features, parts.blocks))]
 
 
 def _work_arrays(parts: _Parts) -> WorkArrays:
@@ -271,7 +261,7 @@ def _step_segments(parts: _Parts) -> list[Segment]:
         segments += _start_segments(parts, is_waiting)
     for number, phase in enumerate(ctx.env.phases):
         if isinstance(phase, Reduction):
-            segments += reduction_segments(ctx, access, phase, ctx.phase_counter(number), bind(is_running, **values))
+            segments += reduction_segments(ctx, access, phase, ctx.counter_of_phase(number), bind(is_running, **values))
         else:
             segments.append(phase_segment(ctx, access, values, phase))
     segments += metric_segments(ctx, access, values)

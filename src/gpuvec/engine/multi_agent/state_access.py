@@ -82,30 +82,29 @@ class StateLayout(NamedTuple):
 
 def make_state_layout(ctx: MultiAgentContext) -> StateLayout:
     """Computes the layout for the launch of a context `ctx`."""
-    schema, launch = ctx.schema, ctx.launch
-    searched = (schema.search.field,) if schema.search and not launch.split else ()
-    own = {k: b for k, b in schema.array_fields.items() if k not in schema.search_fields or k in searched}
+    searched = (ctx.schema.search.field,) if ctx.schema.search and not ctx.launch.split else ()
+    own = {k: b for k, b in ctx.schema.array_fields.items() if k not in ctx.schema.search_fields or k in searched}
     # If several blocks share a multiprocessor, this field stays in its buffer: all agents read the same few elements of it.
-    unstaged = ("agents_by_role",) if launch.min_blocks_per_sm > 1 else ()
-    staged = {k: b for k, b in own.items() if k not in unstaged} if launch.stage_state else {}
-    num_states = launch.envs_per_block + ctx.num_final_copies
+    unstaged = ("agents_by_role",) if ctx.launch.min_blocks_per_sm > 1 else ()
+    staged = {k: b for k, b in own.items() if k not in unstaged} if ctx.launch.stage_state else {}
+    num_states = ctx.launch.envs_per_block + ctx.num_final_copies
     sizes, offsets = dict.fromkeys(PACKED_BUFFERS, 0), {}
     for name, b in staged.items():
-        if name in schema.set_fields:
+        if name in ctx.schema.set_fields:
             word = MAX_WORD_BYTES // np.dtype(b.dtype).itemsize
             sizes[b.dtype] = -(-sizes[b.dtype] // word) * word
         offsets[name] = sizes[b.dtype]
         sizes[b.dtype] += num_states * int(np.prod(b.shape))
     return StateLayout(
-        arrays=schema.array_fields,
+        arrays=ctx.schema.array_fields,
         searched=searched,
         staged=staged,
-        changing={k: b for k, b in schema.agent_fields.items() if k in own and k not in (*searched, *ENGINE_FIELDS)},
-        set_fields=schema.set_fields,
+        changing={k: b for k, b in ctx.schema.agent_fields.items() if k in own and k not in (*searched, *ENGINE_FIELDS)},
+        set_fields=ctx.schema.set_fields,
         offsets=offsets,
         sizes={dtype: size for dtype, size in sizes.items() if size},
-        packed={k: PackedField(name, len(ks), ks.index(k)) for name, ks in schema.packed_fields.items() for k in ks},
-        scalar_columns=_scalar_columns(schema.scalar_fields),
+        packed={k: PackedField(name, len(ks), ks.index(k)) for name, ks in ctx.schema.packed_fields.items() for k in ks},
+        scalar_columns=_scalar_columns(ctx.schema.scalar_fields),
         num_final_copies=ctx.num_final_copies,
     )
 
@@ -164,19 +163,18 @@ class _FieldFunctions:
     """Generates and compiles functions over the fields of a state."""
 
     def __init__(self, ctx: MultiAgentContext, layout: StateLayout) -> None:
-        schema, ops, array_ops = ctx.schema, ctx.ops, ctx.array_ops
         self.ctx, self.layout, self.num_agents = ctx, layout, ctx.num_agents
         self.scope = {
             "State": ctx.env.state,
-            "load": ops.load,
-            "store": ops.store,
+            "load": ctx.ops.load,
+            "store": ctx.ops.store,
         }
-        self.scope |= {"A": self.num_agents, "as_agents": array_ops.assume_below(self.num_agents), "i32": np.int32}
+        self.scope |= {"A": self.num_agents, "as_agents": ctx.array_ops.assume_below(self.num_agents), "i32": np.int32}
         self.scope |= {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW}
-        self.scope |= {f"t_{name}": b.dtype for name, b in schema.array_fields.items()}
-        self.scope |= {f"view_{name}": array_ops.view(b.shape) for name, b in schema.array_fields.items()}
-        self.scope |= {f"subarray_{name}": array_ops.subarray(b.shape) for name, b in schema.array_fields.items()}
-        self.scope |= {f"t_{name}": dtype for name, dtype in schema.scalar_fields.items()}
+        self.scope |= {f"t_{name}": b.dtype for name, b in ctx.schema.array_fields.items()}
+        self.scope |= {f"view_{name}": ctx.array_ops.view(b.shape) for name, b in ctx.schema.array_fields.items()}
+        self.scope |= {f"subarray_{name}": ctx.array_ops.subarray(b.shape) for name, b in ctx.schema.array_fields.items()}
+        self.scope |= {f"t_{name}": dtype for name, dtype in ctx.schema.scalar_fields.items()}
 
     def function(self, name: str, arguments: str, lines: list[str]) -> DeviceFunction:
         """The function with that name, these arguments and these lines."""
@@ -220,26 +218,25 @@ class _FieldFunctions:
                 the element in shared memory, {copy} for its copy, and {element} for that of the state `s`.
             from_pool: whether the buffers are those of a reset pool, in which no fields share a buffer.
         """
-        A, layout = self.num_agents, self.layout
         common: dict[str, str] = {}
         lines = []
         for field, b in fields.items():
-            shares_buffer = field in layout.packed
+            shares_buffer = field in self.layout.packed
             is_packed = shares_buffer and not from_pool
-            buffer, num_fields, number = layout.packed[field] if is_packed else (f"state_{field}", 1, 0)
+            buffer, num_fields, number = self.layout.packed[field] if is_packed else (f"state_{field}", 1, 0)
             width = b.shape[1] if len(b.shape) > 1 else 1
-            common |= {f"v{num_fields}": f"e * {num_fields * A} + i"} if "{index}" in template else {}
-            common |= {"u": f"k * {A} + i"} if "{shared}" in template else {}
+            common |= {f"v{num_fields}": f"e * {num_fields * self.num_agents} + i"} if "{index}" in template else {}
+            common |= {"u": f"k * {self.num_agents} + i"} if "{shared}" in template else {}
             index, agent = (f"{name} * {width}" if width > 1 else name for name in (f"v{num_fields}", "u"))
             for column in range(width):
-                offset = layout.offsets.get(field, 0) + column
-                copy_offset = offset + layout.num_final_copies * A * width
+                offset = self.layout.offsets.get(field, 0) + column
+                copy_offset = offset + self.layout.num_final_copies * self.num_agents * width
                 lines.append(
                     template.format(
                         field=field,
                         buffer=buffer,
                         final=f"final_{buffer}",
-                        index=f"{index} + {number * A + column}",
+                        index=f"{index} + {number * self.num_agents + column}",
                         shared=f"w.{PACKED_BUFFERS[b.dtype]}[{agent} + {offset}]",
                         copy=f"w.{PACKED_BUFFERS[b.dtype]}[{agent} + {copy_offset}]",
                         element=f"s.{field}[i, {column}]" if len(b.shape) > 1 else f"s.{field}[i]",

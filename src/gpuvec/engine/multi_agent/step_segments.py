@@ -441,7 +441,7 @@ def start_segments(
     segments: list[Segment] = []
     for number, phase in enumerate(ctx.reset_phases):
         if isinstance(phase, Reduction):
-            segments += reduction_segments(ctx, access, phase, ctx.reset_counter(number), starts)
+            segments += reduction_segments(ctx, access, phase, ctx.counter_of_phase(len(ctx.env.phases) + number), starts)
             continue
         index_set, element = make_phase_element(ctx, access, phase, has_action=False)
         unit, count = unit_of_set(ctx, index_set)

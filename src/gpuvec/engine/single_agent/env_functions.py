@@ -25,23 +25,22 @@ from gpuvec.random import Key, randint, unit, word
 from gpuvec.spec import SingleAgentEnv
 
 
-def _field_dtypes(env: SingleAgentEnv, schema: SingleAgentSchema) -> dict[str, Any]:
-    """The names of the dtypes of the state's fields in generated code."""
-    return {f"t_{k}": schema.non_float_fields.get(k, f32) for k in env.state._fields}
-
-
-def make_state_access(env: SingleAgentEnv, schema: SingleAgentSchema, ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction]:
-    """Compiles `load_state(b, e)` -> s and `store_state(b, e, s)`.
+def make_state_functions(
+    env: SingleAgentEnv, schema: SingleAgentSchema, options: KernelOptions, ops: MemoryOps
+) -> tuple[DeviceFunction, DeviceFunction, DeviceFunction, DeviceFunction]:
+    """Compiles `load_state`, `store_state`, `cast_state` and `replace_from_pool` of `EnvFunctions`.
 
     The float fields of an env are one row of a buffer. Each other field has a buffer of its own.
 
     Args:
         env: the environment.
         schema: has the names and dtypes of the fields.
+        options: has the fields of the reset pool.
         ops: the operations on buffers.
     """
-    scope = {"State": env.state, "load": ops.load, "store": ops.store, "store_row": ops.store_row, "f32": f32}
-    scope |= {"load_row": ops.load_row, "row_type": row_of(f32, len(schema.float_fields))} | _field_dtypes(env, schema)
+    scope = {"State": env.state, "load": ops.load, "store": ops.store, "store_row": ops.store_row, "f32": f32, "i32": i32}
+    scope |= {"load_row": ops.load_row, "row_type": row_of(f32, len(schema.float_fields)), "draw": POOL_DRAW}
+    scope |= {f"t_{k}": schema.non_float_fields.get(k, f32) for k in env.state._fields} | {"randint": device_function(randint)}
     values = {k: f"floats[{j}]" for j, k in enumerate(schema.float_fields)}
     values |= {k: f"load(b.state_{k}, e, t_{k})" for k in schema.non_float_fields}
     load = "def load_state(b, e):\n" + ("    floats = load_row(b.state, e, row_type)\n" if schema.float_fields else "")
@@ -50,38 +49,16 @@ def make_state_access(env: SingleAgentEnv, schema: SingleAgentSchema, ops: Memor
     if schema.float_fields:
         store += f"    store_row(b.state, e, ({''.join(f'f32(s.{k}), ' for k in schema.float_fields)}))\n"
     store += "".join(f"    store(b.state_{k}, e, s.{k}, t_{k})\n" for k in schema.non_float_fields)
-    load_state = inline_function(generate_function("load_state", load, **scope))
-    return load_state, inline_function(generate_function("store_state", store, **scope))
-
-
-def make_state_cast(env: SingleAgentEnv, schema: SingleAgentSchema) -> DeviceFunction:
-    """Compiles `cast_state(s)`: the state with fields of the declared types; an expression such as `s.count + 1` has another.
-
-    Args:
-        env: the environment.
-        schema: has the dtypes of its state.
-    """
-    fields = ", ".join(f"t_{k}(s.{k})" for k in env.state._fields)
-    source = f"def cast_state(s):\n    return State({fields})\n"
-    return inline_function(generate_function("cast_state", source, State=env.state, **_field_dtypes(env, schema)))
-
-
-def make_pool_reader(env: SingleAgentEnv, schema: SingleAgentSchema, options: KernelOptions, ops: MemoryOps) -> DeviceFunction:
-    """Compiles `replace_from_pool(b, s, key)`: `s` with the fields of the reset pool from a random state of the pool.
-
-    Args:
-        env: the environment.
-        schema: has the dtypes of its state.
-        options: has the fields of the pool.
-        ops: the operations on buffers.
-    """
-    scope = {"State": env.state, "load": ops.load, "randint": device_function(randint), "i32": i32, "draw": POOL_DRAW}
-    values = {k: f"load(b.pool_{k}, q, t_{k})" if k in options.pool else f"s.{k}" for k in env.state._fields}
-    source = "def replace_from_pool(b, s, key):\n"
+    cast = f"def cast_state(s):\n    return State({', '.join(f't_{k}(s.{k})' for k in env.state._fields)})\n"
+    replace = "def replace_from_pool(b, s, key):\n"
     if options.pool:
-        source += "    q = randint(key, draw, 0, load(b.pool_size, 0, i32))\n"
-    source += f"    return State({', '.join(values[k] for k in env.state._fields)})\n"
-    return inline_function(generate_function("replace_from_pool", source, **scope, **_field_dtypes(env, schema)))
+        replace += "    q = randint(key, draw, 0, load(b.pool_size, 0, i32))\n"
+    fields = (f"load(b.pool_{k}, q, t_{k})" if k in options.pool else f"s.{k}" for k in env.state._fields)
+    replace += f"    return State({', '.join(fields)})\n"
+    sources = {"load_state": load, "store_state": store, "cast_state": cast, "replace_from_pool": replace}
+    functions = (inline_function(generate_function(name, source, **scope)) for name, source in sources.items())
+    load_state, store_state, cast_state, replace_from_pool = functions
+    return load_state, store_state, cast_state, replace_from_pool
 
 
 class Selections(NamedTuple):
@@ -178,7 +155,7 @@ def make_block_scratch(env: SingleAgentEnv, schema: SingleAgentSchema, ops: Memo
     sources = {"store_result": store} | {f"load_{k}": f"def load_{k}(w, k):\n    return {v}\n" for k, v in parts.items()}
     scope = {"State": env.state, "load": ops.load, "store": ops.store, "f32": f32, "i32": i32}
     scope |= {"load_column": ops.load_column, "store_column": ops.store_column, "row_type": row_of(f32, schema.num_features)}
-    scope |= _field_dtypes(env, schema)
+    scope |= {f"t_{k}": schema.non_float_fields.get(k, f32) for k in env.state._fields}
     functions = (inline_function(generate_function(name, source, **scope)) for name, source in sources.items())
     return BlockScratch(len(index) + schema.num_features, block_size * obs_start, *functions)
 
@@ -250,6 +227,10 @@ class EnvFunctions(NamedTuple):
     load_state: DeviceFunction
     # store_state(b, e, s): writes the state
     store_state: DeviceFunction
+    # cast_state(s) -> s with fields of the declared types; an expression such as `s.count + 1` has another
+    cast_state: DeviceFunction
+    # replace_from_pool(b, s, key) -> s with the fields of the reset pool from a random state of the pool
+    replace_from_pool: DeviceFunction
     # params(b, e) -> p
     params: DeviceFunction
     # reset_params(b, e, r) -> p with the values that reset request r passes
@@ -258,10 +239,6 @@ class EnvFunctions(NamedTuple):
     load_action: DeviceFunction
     # report_invalid_action(b, e): reports the action of env e if its space does not allow it
     report_invalid_action: DeviceFunction
-    # cast_state(s) -> s with fields of the declared types
-    cast_state: DeviceFunction
-    # replace_from_pool(b, s, key) -> s with the fields of the reset pool from the pool
-    replace_from_pool: DeviceFunction
     # reset(key, p) -> s, and step(s, action, key, p) -> (s, reward, terminated): the author's, with results of any number type
     reset: DeviceFunction
     step: DeviceFunction
@@ -276,19 +253,16 @@ def make_env_functions(spec: KernelSpec, ops: MemoryOps) -> EnvFunctions:
         spec: what the kernels are compiled from.
         ops: the operations on buffers.
     """
-    env, options, schema = spec.env, spec.options, spec.schema
-    assert isinstance(schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
+    assert isinstance(spec.schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
     return EnvFunctions(
-        env,
-        schema,
-        *make_state_access(env, schema, ops),
-        *make_param_readers(env, options, ops),
-        *make_action_reader(env.spaces(env.params)[1], schema.action, options, ops),
-        make_state_cast(env, schema),
-        make_pool_reader(env, schema, options, ops),
-        device_function(env.reset),
-        device_function(env.step),
-        _make_observe(device_function(env.observe), schema.num_features, ops),
+        spec.env,
+        spec.schema,
+        *make_state_functions(spec.env, spec.schema, spec.options, ops),
+        *make_param_readers(spec.env, spec.options, ops),
+        *make_action_reader(spec.env.spaces(spec.env.params)[1], spec.schema.action, spec.options, ops),
+        device_function(spec.env.reset),
+        device_function(spec.env.step),
+        _make_observe(device_function(spec.env.observe), spec.schema.num_features, ops),
     )
 
 

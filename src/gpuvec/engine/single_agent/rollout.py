@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.compiler.diagnostics import authoring_error, explain_compiler_errors
+from gpuvec.engine.compiler.diagnostics import authoring_error, explain_compiler_errors, explain_env_errors
 from gpuvec.engine.compiler.dtypes import f32, i32, i64, u8, u32
 from gpuvec.engine.compiler.functions import bind, device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
@@ -59,16 +59,21 @@ _philox = device_function(philox)
 
 
 @contextmanager
-def explain_policy_errors(env: Environment, policy: Policy) -> Iterator[None]:
-    """Explains the compiler's errors in its block as `explain_compiler_errors` does, for a rollout.
+def explain_kernel_errors(env: Environment, kind: str, policy: Policy | None = None) -> Iterator[None]:
+    """Explains the compiler's errors in its block as `explain_compiler_errors` does.
 
     Args:
-        env: the environment, with one agent.
-        policy: chooses the actions.
+        env: the environment.
+        kind: "reset", "step" or "rollout".
+        policy: chooses the actions of a rollout.
 
     Raises:
         AuthoringError: code that cannot be compiled, or a policy that does not return an action.
     """
+    if policy is None:
+        with explain_env_errors(env, kind):
+            yield
+        return
     assert isinstance(env, SingleAgentEnv), "environments of many agents have no rollouts"
     is_function = policy not in (RANDOM, ACTION_ARRAY)
     try:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
-from gpuvec.engine.layout.declared_schema import author_function_of, extrema_fields, feature_widths, role_of_agent
+from gpuvec.engine.layout.declared_schema import author_function_of, extrema_fields, feature_parts, role_of_agent
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
@@ -145,13 +146,11 @@ class ResultChecks:
             return self._env.observe
         assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
         part = schema.role_schemas[role_of_agent(schema.roles, agent)[0]] if schema.role_schemas else schema
-        observation = part.observation
-        if observation.pixel is not None:
-            return observation.pixel
-        if observation.other_features is not None and k < observation.max_neighbors * feature_widths(self._env, part)[0]:
-            return observation.other_features
-        assert observation.self_features is not None, "other observations than images have features"
-        return observation.self_features
+        if part.observation.pixel is not None:
+            return part.observation.pixel
+        parts = feature_parts(self._env, part)
+        ends = accumulate(of_part.width * of_part.num_elements for of_part in parts)
+        return next(of_part.function for of_part, end in zip(parts, ends, strict=True) if k < end)
 
     def check_reward(self, reward: NDArray[np.float32], t: int) -> None:
         """Checks that rewards are finite.

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
 
 from gpuvec.engine.backends.cpu.object_code import ObjectCode, compile_object
+from gpuvec.engine.backends.cuda.cpp.source import load_library
 from gpuvec.engine.compiler.array_ops import cpu_array_ops
-from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function, make_dispatcher
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
+from gpuvec.engine.compiler.numba_api import cpu_numba
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, ResetRequest
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.params import request_class, request_dtypes
@@ -27,7 +28,7 @@ from gpuvec.engine.multi_agent.context import cpu_shared_counters
 from gpuvec.engine.multi_agent.launch_mapping import CPU_LAUNCH
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.engine.multi_agent.segments import BlockShape, Segment, segment_source
-from gpuvec.engine.single_agent.rollout import compose_block_policy, explain_policy_errors
+from gpuvec.engine.single_agent.rollout import compose_block_policy, explain_kernel_errors
 from gpuvec.engine.single_agent.rollout_options import Policy
 from gpuvec.engine.single_agent.step import compose_reset_and_step
 from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE, compose_block_step
@@ -122,15 +123,32 @@ def compile_native(function: Callable[..., None], scratch_bytes: int) -> ObjectC
     return compile_object(compiled.library.optimized(), compiled.fndesc.llvm_func_name, num_arguments, scratch_bytes)
 
 
-def compile_reset_loop(spec: KernelSpec) -> ObjectCode:
-    """Compiles `loop(address, scratch)`, which resets the envs that the request selects.
+def compile_loop(kind: str, spec: KernelSpec, *policy: Policy) -> ObjectCode:
+    """Compiles a loop over envs.
 
     Args:
+        kind: "reset" for `loop(address, scratch)`, which resets the envs that the request selects; "step" for
+            `loop(address, scratch, first, end, advances_clock)`, a step of the envs from the first up to the end; "rollout" for
+            `loop(address, scratch, steps, first, end, advances_clock)`, which makes that many steps.
         spec: what the loop is compiled from.
+        policy: chooses the actions of a rollout.
     """
-    batch_class, env = spec.batch, spec.env
-    ops, read_batch = cpu_memory_ops(), make_batch_reader(batch_class)
-    read_request = _make_tuple_reader(request_class(env), request_dtypes(env), len(batch_class._fields))
+    compose_step = _single_agent_step if isinstance(spec.schema, SingleAgentSchema) else _multi_agent_step
+    compose: Any = {"reset": _reset, "step": compose_step, "rollout": _rollout}[kind]
+    if spec.options.cuda_c:
+        from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
+
+        spec, source = substitute_cuda_functions(spec, cpu_numba())
+        assert source is not None, "options.cuda_c has a source"
+        load_library(source)
+    with explain_kernel_errors(spec.env, kind, *policy):
+        return compile_native(*compose(spec, *policy))
+
+
+def _reset(spec: KernelSpec) -> tuple[Callable[..., None], int]:
+    """The loop of a reset, and the size of its scratch memory."""
+    ops, read_batch = cpu_memory_ops(), make_batch_reader(spec.batch)
+    read_request = _make_tuple_reader(request_class(spec.env), request_dtypes(spec.env), len(spec.batch._fields))
     if isinstance(spec.schema, SingleAgentSchema):
         scratch_bytes, make_work, reset_env = _single_agent_reset(spec)
     else:
@@ -142,24 +160,11 @@ def compile_reset_loop(spec: KernelSpec) -> ObjectCode:
         for e in range(b.n):
             reset_env(b, w, e, clock, r)
 
-    with explain_env_errors(env, "reset"):
-        return compile_native(loop, scratch_bytes)
+    return loop, scratch_bytes
 
 
-def compile_step_loop(spec: KernelSpec) -> ObjectCode:
-    """Compiles `loop(address, scratch, first, end, advances_clock)`: a step of the envs from the first up to the end.
-
-    Args:
-        spec: what the loop is compiled from.
-    """
-    with explain_env_errors(spec.env, "step"):
-        if isinstance(spec.schema, SingleAgentSchema):
-            return _compile_single_agent_step(spec)
-        return _compile_multi_agent_step(spec)
-
-
-def _compile_multi_agent_step(spec: KernelSpec) -> ObjectCode:
-    """The loop of a step of many agents, env by env."""
+def _multi_agent_step(spec: KernelSpec) -> tuple[Callable[..., None], int]:
+    """The loop of a step of many agents, env by env, and the size of its scratch memory."""
     ops, read_batch = cpu_memory_ops(), make_batch_reader(spec.batch)
     scratch_bytes, make_work, _, step_env = _multi_agent_loop(spec)
 
@@ -171,11 +176,11 @@ def _compile_multi_agent_step(spec: KernelSpec) -> ObjectCode:
         if advances_clock:
             ops.store(b.clock, 0, clock, np.uint32)
 
-    return compile_native(loop, scratch_bytes)
+    return loop, scratch_bytes
 
 
-def _compile_single_agent_step(spec: KernelSpec) -> ObjectCode:
-    """The loop of a step of one agent, a block of envs at a time (`single_agent.step_blocked`)."""
+def _single_agent_step(spec: KernelSpec) -> tuple[Callable[..., None], int]:
+    """The loop of a step of one agent, a block of envs at a time (`single_agent.step_blocked`), and its scratch memory."""
     ops, read_batch = cpu_memory_ops(), make_batch_reader(spec.batch)
     scratch_bytes, evaluate, finish = compose_block_step(spec, ops)
 
@@ -191,22 +196,10 @@ def _compile_single_agent_step(spec: KernelSpec) -> ObjectCode:
         if advances_clock:
             ops.store(b.clock, 0, clock, np.uint32)
 
-    return compile_native(loop, scratch_bytes)
+    return loop, scratch_bytes
 
 
-def compile_rollout_loop(spec: KernelSpec, policy: Policy) -> ObjectCode:
-    """Compiles `loop(address, scratch, steps, first, end, advances_clock)`: `steps` steps of the envs from first to end.
-
-    Args:
-        spec: what the loop is compiled from.
-        policy: chooses the actions.
-    """
-    with explain_policy_errors(spec.env, policy):
-        loop, scratch_bytes = _compose_rollout_loop(spec, policy)
-        return compile_native(loop, scratch_bytes)
-
-
-def _compose_rollout_loop(spec: KernelSpec, policy: Policy) -> tuple[Callable[..., None], int]:
+def _rollout(spec: KernelSpec, policy: Policy) -> tuple[Callable[..., None], int]:
     """The loop of a rollout, and the size of its scratch memory: that of the steps, followed by that of the policy."""
     ops, read_batch = cpu_memory_ops(), make_batch_reader(spec.batch)
     step_bytes, evaluate, finish = compose_block_step(spec, ops)

@@ -106,8 +106,9 @@ def example_arguments(spec: KernelSpec) -> tuple[Batch, ResetRequest]:
     Args:
         spec: what the kernel is compiled from.
     """
-    batch, env = spec.batch, spec.env
-    return batch(*(0,) * len(batch._fields)), request_class(env)(*(dtype(0) for dtype in request_dtypes(env)))
+    return spec.batch(*(0,) * len(spec.batch._fields)), request_class(spec.env)(
+        *(dtype(0) for dtype in request_dtypes(spec.env))
+    )
 
 
 def make_clock_functions(ops: MemoryOps, example_batch: Batch) -> tuple[DeviceFunction, DeviceFunction]:

@@ -19,76 +19,82 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from types import FunctionType
-
-import numpy as np
+from typing import Any
 
 from gpuvec.engine.backends.cache.key import frozen_spec
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.binary import GridSize
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
+from gpuvec.engine.backends.cuda.cpp.source import compile_source
 from gpuvec.engine.backends.cuda.kernel_functions import Kernel, callable_from_kernel, example_arguments, make_clock_functions
 from gpuvec.engine.backends.cuda.launch_config import THREADS_PER_BLOCK, WARP_SIZE, LaunchConfig, SingleAgentLaunch
 from gpuvec.engine.backends.cuda.multi_agent_kernels import compose_kernels
+from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32
 from gpuvec.engine.compiler.frozen import frozen_function
-from gpuvec.engine.compiler.types import Batch, ResetRequest
+from gpuvec.engine.compiler.functions import bind, generate_function, inline_function
+from gpuvec.engine.compiler.types import Batch, DType, ResetRequest
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.params import request_class, request_dtypes
+from gpuvec.engine.single_agent.env_functions import (
+    EnvFunctions,
+    env_values,
+    load_env,
+    make_env_functions,
+    register_values,
+    store_env_and_start,
+)
 from gpuvec.engine.single_agent.rollout import BRANCHLESS, WITH_BRANCHES, compose_rollout
 from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, Policy, RolloutRequest
-from gpuvec.engine.single_agent.step import compose_reset_and_step
-from gpuvec.spec import SingleAgentEnv
+from gpuvec.engine.single_agent.step import action_argument, compose_reset_and_step, step
+from gpuvec.random import Key
+from gpuvec.spec import Environment, SingleAgentEnv
 
-u32 = np.uint32
 cuda = numba_cuda.cuda  # a global of the kernels, which the simulator replaces while it runs them
 ROLLOUT_BLOCKS_PER_SM = 4  # for which a multiprocessor should have registers
 
 
-def make_kernels(spec: KernelSpec, launch_config: LaunchConfig | None, is_step: bool) -> tuple[Kernel, ...]:
-    """The kernels of a step or of a reset, in the order of their launches.
+def request_of(env: Environment, kind: str) -> tuple[type | None, tuple[DType, ...]]:
+    """The class of the second argument of the kernels of a reset, a step or a rollout, None if there is none, and its dtypes.
+
+    Args:
+        env: the environment.
+        kind: "reset", "step" or "rollout".
+    """
+    reset_request = request_class(env), request_dtypes(env)
+    return {"reset": reset_request, "step": (None, ()), "rollout": (RolloutRequest, ROLLOUT_REQUEST_DTYPES)}[kind]
+
+
+def make_kernels(
+    spec: KernelSpec, launch_config: LaunchConfig | None, kind: str, policy: Policy | None = None
+) -> tuple[Kernel, ...]:
+    """The kernels of a reset, a step or a rollout, in the order of their launches.
 
     Args:
         spec: what the kernels are compiled from; `launch_config` says whether they are split.
         launch_config: how envs are distributed over blocks; None for a `SingleAgentLaunch` of full blocks.
-        is_step: whether to make the kernels of a step, or those of a reset.
+        kind: "reset", "step" or "rollout".
+        policy: chooses the actions of a rollout.
     """
     if launch_config is None:
         launch_config = SingleAgentLaunch(WARP_SIZE if numba_cuda.SIMULATED else THREADS_PER_BLOCK)
-    spec = replace(frozen_spec(spec), split=launch_config.split)
-    if numba_cuda.SIMULATED:
-        signature = None
-    else:
-        request = (None, ()) if is_step else (request_class(spec.env), request_dtypes(spec.env))
-        signature = numba_cuda.kernel_signature(spec.batch, *request)
+    spec, request = replace(frozen_spec(spec), split=launch_config.split), request_of(spec.env, kind)
+    signature = None if numba_cuda.SIMULATED else numba_cuda.kernel_signature(spec.batch, *request)
     spec, source = substitute_cuda_functions(spec)
     if isinstance(launch_config, SingleAgentLaunch):
         assert isinstance(spec.env, SingleAgentEnv), "a thread has an env of one agent"
-        threads = launch_config.envs_per_block
-        kernels = [Kernel(_reset_and_step_bodies(spec, threads)[is_step], None, threads, GridSize(1, threads))]
+        threads, blocks_per_sm = launch_config.envs_per_block, 1
+        if policy is None:
+            body = _reset_and_step_bodies(spec, threads)[kind == "step"]
+        else:
+            policy = frozen_function(policy) if isinstance(policy, FunctionType) else policy
+            body = _rollout_body(spec, policy, launch_config)
+            # While a warp of many waits for a result, others run, of which there are more if each has fewer registers.
+            blocks_per_sm = 1 if launch_config.latency_bound else ROLLOUT_BLOCKS_PER_SM
+        kernels = [Kernel(body, None, threads, GridSize(1, threads), blocks_per_sm)]
     else:
-        kernels = compose_kernels(spec, launch_config, is_step)
+        assert policy is None, "a MultiAgentEnv has no rollouts"
+        kernels = compose_kernels(spec, launch_config, kind == "step")
     return tuple(kernel._replace(signature=signature, linked_source=source) for kernel in kernels)
-
-
-def make_rollout_kernel(spec: KernelSpec, policy: Policy, launch_config: LaunchConfig) -> Kernel:
-    """The kernel of a rollout.
-
-    Args:
-        spec: what the kernel is compiled from, an environment with one agent.
-        policy: chooses the actions.
-        launch_config: how envs are distributed over blocks.
-    """
-    assert isinstance(spec.env, SingleAgentEnv), "a MultiAgentEnv has no rollouts"
-    assert isinstance(launch_config, SingleAgentLaunch), "of a SingleAgentEnv"
-    spec = frozen_spec(spec)
-    policy = frozen_function(policy) if isinstance(policy, FunctionType) else policy
-    signature = (
-        None if numba_cuda.SIMULATED else numba_cuda.kernel_signature(spec.batch, RolloutRequest, ROLLOUT_REQUEST_DTYPES)
-    )
-    substituted_spec, source = substitute_cuda_functions(spec)
-    body, threads = _rollout_body(substituted_spec, policy, launch_config), launch_config.envs_per_block
-    # While a warp of many waits for a result, others run, of which there are more if each has fewer registers.
-    blocks_per_sm = 1 if launch_config.latency_bound else ROLLOUT_BLOCKS_PER_SM
-    return Kernel(body, signature, threads, GridSize(1, threads), blocks_per_sm, linked_source=source)
 
 
 @lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
@@ -143,3 +149,99 @@ def _rollout_body(spec: KernelSpec, policy: Policy, launch_config: SingleAgentLa
             rollout_env(b, e, clock, r)
 
     return rollout
+
+
+# The functions of an environment with one agent for kernels in CUDA C++ that step it, compiled from Python to LTO-IR.
+#
+#     int env_load(const u64* batch, i64 e, u32* start, u32* rng_stream, float* float_fields, int* int_fields);
+#     int env_observe(const u64* batch, i64 e, const float* float_fields, const int* int_fields, float* row);
+#     int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* rng_stream, float* float_fields,
+#                  int* int_fields, const A* action, float* row, float* reward);  // A is int or float
+#     int env_store(const u64* batch, i64 e, u32 start, const float* float_fields, const int* int_fields);
+#
+# `batch` has the members of the environment's batch, `e` is the env, `at` the row of the outputs, `clock` the number of the
+# step. The state is in two arrays of the caller, which the linker turns into registers: `float_fields`, and `int_fields` with
+# bools. `row` receives the observation. The result of `env_step` has bit 0 set if the episode terminated and bit 1 if it was
+# truncated. The others return 0.
+
+
+@inline_function
+def has_ended(flag: bool) -> bool:
+    """Returns `flag`, in place of `MemoryOps.any_in_sector`, for lanes that step the same env."""
+    return flag
+
+
+def extern_functions(spec: KernelSpec, cc: tuple[int, int], has_shared_envs: bool = False) -> dict[str, bytes]:
+    """Compiles the four functions that the comment above describes.
+
+    Args:
+        spec: what they are compiled from.
+        cc: the compute capability.
+        has_shared_envs: as in `linked_functions.link_env_functions`.
+
+    Returns:
+        {name: LTO-IR}; the author's functions in CUDA C++ come first, if there are any.
+    """
+    spec, source = substitute_cuda_functions(spec)
+    code = {"author": compile_source(source, cc)} if source else {}
+    ops = numba_cuda.cuda_memory_ops()
+    if has_shared_envs:
+        ops = ops._replace(any_in_sector=has_ended)
+    env, functions, batch = spec.env, make_env_functions(spec, ops), spec.batch
+    values = env_values(functions, spec.options, ops) | register_values() | {"action": action_argument}
+    scope: dict[str, Any] = {"Batch": batch, "Key": Key, "State": env.state, "f32": f32, "i32": i32, "i64": i64, "u32": u32}
+    scope |= {"load_env": bind(load_env, **values), "step": bind(step, **values), "observe": functions.observe}
+    scope["store_env"] = bind(store_env_and_start, **values)
+    scope |= {f"t_{k}": functions.schema.non_float_fields.get(k, f32) for k in env.state._fields}
+    for name, (types, parameters, body) in _function_sources(functions, len(batch._fields)).items():
+        function = generate_function(name, f"def {name}({parameters}):\n{body}", **scope)
+        code[name] = numba_cuda.compile_extern_c(function, types, name, cc)
+    return code
+
+
+def _function_sources(functions: EnvFunctions, num_members: int) -> dict[str, tuple[str, str, str]]:
+    """{name: (types of the parameters in C, their names, body)} of functions on a batch with that many members."""
+    env, schema = functions.env, functions.schema
+    elements = {k: f"float_fields[{j}]" for j, k in enumerate(schema.float_fields)} | {
+        k: f"int_fields[{j}]" for j, k in enumerate(schema.non_float_fields)
+    }
+    addresses = ", ".join(f"batch[{j}]" for j in range(num_members - 1))
+    batch = f"    b = Batch({addresses}, i64(batch[{num_members - 1}]))\n"
+    read_state = f"    s = State({', '.join(f't_{k}({elements[k]})' for k in env.state._fields)})\n"
+    write_state = "".join(
+        f"    {elements[k]} = {'f32' if k in schema.float_fields else 'i32'}(s.{k})\n" for k in env.state._fields
+    )
+    read_stream = "    key = Key(rng_stream[0], rng_stream[1], rng_stream[2], rng_stream[3], i32(0))\n"
+    names = enumerate(("seed", "seed_high", "row", "episode"))
+    write_stream = "".join(f"    rng_stream[{j}] = u32(key.{name})\n" for j, name in names)
+    write_row = "".join(f"    row[{j}] = f32(obs[{j}])\n" for j in range(schema.num_features))
+    components = schema.action.components
+    action = f"({', '.join(f'action[{j}]' for j in range(components))},)" if components else "action[0]"
+    component = "int32*" if schema.action.discrete else "float32*"
+    return {
+        "env_load": (
+            "uint64* int64 uint32* uint32* float32* int32*",
+            "batch, e, episode_start, rng_stream, float_fields, int_fields",
+            f"{batch}    start, s, key, p = load_env(b, e)\n    episode_start[0] = start\n{write_stream}{write_state}"
+            "    return i32(0)\n",
+        ),
+        "env_observe": (
+            "uint64* int64 float32* int32* float32*",
+            "batch, e, float_fields, int_fields, row",
+            f"{batch}{read_state}    _, _, _, p = load_env(b, e)\n    obs = observe(s, p)\n{write_row}    return i32(0)\n",
+        ),
+        "env_step": (
+            f"uint64* int64 int64 uint32 uint32* uint32* float32* int32* {component} float32* float32*",
+            "batch, e, at, clock, episode_start, rng_stream, float_fields, int_fields, action, row, reward",
+            f"{batch}{read_state}{read_stream}    _, _, _, p = load_env(b, e)\n"
+            "    start, s, obs, step_reward, terminated, truncated = "
+            f"step(b, e, at, clock, episode_start[0], s, key, p, {action})\n"
+            f"    episode_start[0] = u32(start)\n{write_state}{write_row}    reward[0] = step_reward\n"
+            "    return i32(terminated) | (i32(truncated) << i32(1))\n",
+        ),
+        "env_store": (
+            "uint64* int64 uint32 float32* int32*",
+            "batch, e, start, float_fields, int_fields",
+            f"{batch}{read_state}    store_env(b, e, start, s)\n    return i32(0)\n",
+        ),
+    }

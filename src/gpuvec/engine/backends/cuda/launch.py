@@ -7,7 +7,7 @@ call reads the arguments at a fixed address, where a step writes only those that
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -22,18 +22,9 @@ from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
 from gpuvec.engine.backends.cuda.launch_config import LaunchConfig, SingleAgentLaunch, make_launch_config
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.backends.launchers import (
-    ResetLauncher,
-    RolloutLauncher,
-    StepLauncher,
-    make_reset_launcher,
-    make_step_launcher,
-)
+from gpuvec.engine.backends.kernel_set import KernelSet
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.layout.buffers import KernelOptions, pack_arguments
-from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.single_agent.rollout_options import RolloutRequest
 from gpuvec.errors import DeviceError
 
 
@@ -85,24 +76,17 @@ def start_compilation(
     """
 
     def start_all() -> Callable[[], list[Cubin]]:
-        from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
+        from gpuvec.engine.backends.cuda.kernels import make_kernels
         from gpuvec.engine.backends.cuda.numba_cuda import compiler_lock
-        from gpuvec.engine.compiler.diagnostics import explain_env_errors
-        from gpuvec.engine.single_agent.rollout import explain_policy_errors
+        from gpuvec.engine.single_agent.rollout import explain_kernel_errors
 
-        def explain_errors() -> AbstractContextManager[None]:
-            return explain_env_errors(spec.env, kind) if policy is None else explain_policy_errors(spec.env, policy)
-
-        with explain_errors():
-            if policy is None:
-                with compiler_lock:
-                    kernels = make_kernels(spec, launch_config, kind == "step")
-            else:
-                kernels = (make_rollout_kernel(spec, policy, launch_config),)
+        with explain_kernel_errors(spec.env, kind, policy):
+            with compiler_lock:
+                kernels = make_kernels(spec, launch_config, kind, policy)
             links = [(kernel, kernel.start(cc)) for kernel in kernels]
 
         def wait() -> list[Cubin]:
-            with explain_errors():
+            with explain_kernel_errors(spec.env, kind, policy):
                 cubins = [kernel.cubin_of(wait_for_binary()) for kernel, wait_for_binary in links]
             check_source_text(spec.env, spec.options.cuda_c, source)
             return cubins
@@ -151,8 +135,8 @@ def check_driver(result: tuple[Any, ...], operation: str) -> None:
         raise DeviceError(f"a kernel could not be {operation}: {result[0]!r}.")
 
 
-class CudaKernels:
-    """The kernels of an environment on one GPU: a `KernelSet`.
+class CudaKernels(KernelSet):
+    """The kernels of an environment on one GPU.
 
     Args:
         spec: what the kernels are compiled from, but for their options.
@@ -163,52 +147,21 @@ class CudaKernels:
     def __init__(self, spec: KernelSpec, num_envs: int, device: Device) -> None:
         from cuda import core
 
-        self._num_envs, self._device = num_envs, device
-        self._cc = tuple(core.Device(device.ordinal).compute_capability)
+        self._device, self._cc = device, tuple(core.Device(device.ordinal).compute_capability)
         self._launch_config = make_launch_config(spec.schema, num_envs)
-        self.spec = replace(frozen_spec(spec), split=self._launch_config.split)
-        self.blocks = -(-num_envs // self._launch_config.envs_per_block)
+        blocks = -(-num_envs // self._launch_config.envs_per_block)
+        super().__init__(replace(frozen_spec(spec), split=self._launch_config.split), num_envs, blocks)
 
-    def reset(self, options: KernelOptions) -> ResetLauncher:
-        """Makes the launcher of a reset with kernels for `options`."""
-        dtypes = request_dtypes(self.spec.env)
-        if not isinstance(self._launch_config, SingleAgentLaunch):  # which has rollouts, and may need no step
+    def load(self, kind: str, spec: KernelSpec, arguments: NDArray[np.uint64], *policy: RolloutPolicy) -> Callable[[int], None]:
+        """Loads or compiles kernels. A reset starts the compilation of a step before its own."""
+        source = source_text(spec.env, spec.options.cuda_c)
+        start = partial(start_compilation, spec=spec, launch_config=self._launch_config, cc=self._cc, source=source)
+        if kind == "reset" and not isinstance(self._launch_config, SingleAgentLaunch):  # which may need no step, but rollouts
             with suppress(Exception):  # `step` raises the error again.
-                self._start_compilation("step", options)
-        arguments, launch = self._load("reset", options, len(dtypes))
-        return make_reset_launcher(arguments, dtypes, launch)
-
-    def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
-        """Makes the launcher of a step with kernels for `options` over the buffers at `addresses`."""
-        arguments, launch = self._load("step", options)
-        return make_step_launcher(arguments, addresses, self._num_envs, launch)
-
-    def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
-        """Makes the launcher of a rollout of a `policy` with a kernel for `options` over the buffers at `addresses`."""
-        num_scalars = len(RolloutRequest._fields)
-        arguments, launch = self._load("rollout", options, num_scalars, policy)
-        words, octets, action_index, output_bytes = pack_arguments(arguments, addresses, self._num_envs, num_scalars)
-
-        def launch_rollout(stream: int, action: int, outputs: bytes, steps: int) -> None:
-            words[action_index], words[-1] = action, steps
-            octets[output_bytes] = outputs
-            launch(stream)
-
-        return launch_rollout
-
-    def _start_compilation(self, kind: str, options: KernelOptions, *policy: RolloutPolicy) -> Compilation:
-        source = source_text(self.spec.env, options.cuda_c)
-        return start_compilation(kind, self.spec.with_options(options), self._launch_config, self._cc, source, *policy)
-
-    def _load(
-        self, kind: str, options: KernelOptions, num_request_scalars: int = 0, *policy: RolloutPolicy
-    ) -> tuple[NDArray[np.uint64], Callable[[int], None]]:
-        """(arguments, launch): `launch(stream)` launches the kernels, which read their arguments in that memory."""
-        batch = self.spec.with_options(options).batch
-        arguments = np.zeros(len(batch._fields) + num_request_scalars, np.uint64)
-        compilation = self._start_compilation(kind, options, *policy)
+                start("step")
+        compilation = start(kind, policy=policy[0] if policy else None)
         with self._device.current():
-            return arguments, self._launcher(compilation.result(), arguments)
+            return self._launcher(compilation.result(), arguments)
 
     def _launcher(self, cubins: list[Cubin], arguments: NDArray[np.uint64]) -> Callable[[int], None]:
         """`launch(stream)`, which launches the kernels one after the other."""
@@ -219,7 +172,7 @@ class CudaKernels:
         launches, configs, kernels = [], [], []
         for cubin in cubins:
             function, kernel = load_on_device(self._device, cubin.code, cubin.name)
-            grid = (cubin.num_blocks(self._num_envs),)
+            grid = (cubin.num_blocks(self.num_envs),)
             configs.append(dependent_launch.driver_launch_config(grid, cubin.threads, dependent=is_dependent))
             launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
             kernels.append(kernel)
@@ -239,6 +192,3 @@ class CudaKernels:
                     check_driver(result, "launched")
 
         return launch
-
-    def close(self) -> None:
-        """Does nothing: kernels stay loaded for as long as a launcher exists."""

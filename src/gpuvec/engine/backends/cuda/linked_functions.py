@@ -1,6 +1,6 @@
 """The functions of an environment with one agent for kernels in CUDA C++, from disk or compiled from Python.
 
-`extern_functions` compiles them and imports Numba. A process that loads them from disk imports no compiler.
+`kernels.extern_functions` compiles them and imports Numba. A process that loads them from disk imports no compiler.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LinkedFunctions(NamedTuple):
 
 
 def link_env_functions(spec: KernelSpec, cc: tuple[int, int], has_shared_envs: bool = False) -> LinkedFunctions:
-    """Loads or compiles `env_load`, `env_observe`, `env_step` and `env_store`, which `extern_functions` describes.
+    """Loads or compiles `env_load`, `env_observe`, `env_step` and `env_store`, which `kernels` describes.
 
     Args:
         spec: what they are compiled from.
@@ -48,7 +48,7 @@ def _load_or_compile_functions(spec: KernelSpec, cc: tuple[int, int], has_shared
     """As `link_env_functions`, where `source` is the text of the author's CUDA C++ files, or ""."""
 
     def compile_all() -> list[Binary]:
-        from gpuvec.engine.backends.cuda.extern_functions import extern_functions
+        from gpuvec.engine.backends.cuda.kernels import extern_functions
 
         binaries = [Binary(code, name) for name, code in extern_functions(spec, cc, has_shared_envs).items()]
         check_source_text(spec.env, spec.options.cuda_c, source)

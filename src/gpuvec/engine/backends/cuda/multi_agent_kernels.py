@@ -110,8 +110,7 @@ def _program(spec: KernelSpec, launch: MultiAgentLaunch) -> Program:
 
 def _program_body(parts: _KernelParts) -> FunctionType:
     """The Python function of the first kernel, which runs the segments of a step or a reset."""
-    program, launch = parts.program, parts.launch
-    envs = launch.envs_per_block
+    program, envs = parts.program, parts.launch.envs_per_block
     read_clock, advance_clock = make_clock_functions(numba_cuda.cuda_memory_ops(), parts.example_batch)
     divmod_u32 = divmod if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().divmod_u32
     scope = _prologue_scope() | {"Work": program.work, "read_clock": read_clock, "advance_clock": advance_clock, "u32": u32}
@@ -120,28 +119,22 @@ def _program_body(parts: _KernelParts) -> FunctionType:
     source += f"    e0 = assume_nonnegative(block * {envs})\n"
     source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"
     source += "    clock = read_clock(b, block)\n"
-    block = BlockShape(envs, parts.num_agents, launch.threads_per_block)
+    block = BlockShape(envs, parts.num_agents, parts.launch.threads_per_block)
     finish = _segment_lines(parts, "finish", program.finish, block, scope)
     if parts.is_step:
-        source += _step_lines(parts, block, scope)
+        source += "    clock = u32(clock + u32(1))\n" + _segment_lines(parts, "step", program.step, block, scope)
+        # All threads have read the clock, as the segments of a step have a barrier.
+        source += "    if thread == 0:\n        advance_clock(b, block, u32(1))\n"
+        scope["check_end"] = _segment_function(parts, program.check_end)
+        env_ended = f"{block.has_env} and check_end(b, w, e0 + {block.env}, {block.env}, clock)"
+        source += f"    any_ended = cuda.syncthreads_or(i32({env_ended}))\n"
+        if program.episode_end:
+            source += "    if any_ended != 0:\n"
+            source += _segment_lines(parts, "end", program.episode_end, block, scope, " " * 8)
     else:
         source += _segment_lines(parts, "reset", program.reset, block, scope)
     body: FunctionType = generate_function("kernel", source + finish, **scope)
     return body
-
-
-def _step_lines(parts: _KernelParts, block: BlockShape, scope: dict[str, Any]) -> str:
-    """Lines that run the segments of a step, whose functions are added to `scope`."""
-    program = parts.program
-    source = "    clock = u32(clock + u32(1))\n" + _segment_lines(parts, "step", program.step, block, scope)
-    # All threads have read the clock, as the segments of a step have a barrier.
-    source += "    if thread == 0:\n        advance_clock(b, block, u32(1))\n"
-    scope["check_end"] = _segment_function(parts, program.check_end)
-    env_ended = f"{block.has_env} and check_end(b, w, e0 + {block.env}, {block.env}, clock)"
-    source += f"    any_ended = cuda.syncthreads_or(i32({env_ended}))\n"
-    if program.episode_end:
-        source += "    if any_ended != 0:\n" + _segment_lines(parts, "end", program.episode_end, block, scope, " " * 8)
-    return source
 
 
 def _search_kernel(parts: _KernelParts, search: NeighborSearch) -> Kernel:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cuda.dependent_launch import make_wait_for_previous
 from gpuvec.engine.compiler.array_ops import ArrayOps, cpu_array_ops, make_array_ops
-from gpuvec.engine.compiler.extern_call import extern_c_call
 from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Signature
@@ -63,20 +62,14 @@ def _import_cuda() -> NumbaModule:
 
 
 cuda = _import_cuda()
+# A thread holds this lock while it compiles, and while it composes the functions that are compiled.
+compiler_lock: AbstractContextManager[None] = nullcontext()
 if not SIMULATED:
-    from gpuvec.engine.backends.cuda.numba_cuda_target import NUMBA_CUDA, compile_for_gpu
-
-
-def _compiler_lock() -> AbstractContextManager[None]:
-    """Returns the lock that a thread holds while it compiles, and while it composes the functions that are compiled."""
-    if SIMULATED:
-        return nullcontext()
     from numba.cuda.core.compiler_lock import global_compiler_lock
 
-    return global_compiler_lock
+    from gpuvec.engine.backends.cuda.numba_cuda_target import NUMBA_CUDA, compile_for_gpu
 
-
-compiler_lock = _compiler_lock()
+    compiler_lock = global_compiler_lock
 
 
 @cache
@@ -191,15 +184,3 @@ def compile_extern_c(function: DeviceFunction, arguments: str, name: str, cc: tu
     kinds = ((getattr(types, kind.rstrip("*")), kind.endswith("*")) for kind in arguments.split())
     signature = types.int32(*(types.CPointer(kind) if is_pointer else kind for kind, is_pointer in kinds))
     return bytes(compile_for_gpu(function, signature, cc, "ltoir", name))
-
-
-def cuda_extern_call(symbol: str, returns: Sequence[DType]) -> DeviceFunction:
-    """An intrinsic for a GPU that calls a C function.
-
-    Args:
-        symbol: the name of the function.
-        returns: the NumPy dtypes of its results.
-    """
-    from numba.cuda.np.numpy_support import from_dtype
-
-    return extern_c_call(NUMBA_CUDA, symbol, [from_dtype(np.dtype(dtype)) for dtype in returns])

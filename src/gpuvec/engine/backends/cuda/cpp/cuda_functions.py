@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from llvmlite import ir
 
 from gpuvec.engine.backends.cache.key import frozen_spec
-from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.header import header_text, wrapper_text
 from gpuvec.engine.backends.cuda.cpp.prototypes import (
     CHOICES,
@@ -36,7 +36,10 @@ from gpuvec.engine.backends.cuda.cpp.source import (
 )
 from gpuvec.engine.compiler.frozen import module_globals
 from gpuvec.engine.compiler.functions import generate_function
-from gpuvec.engine.compiler.types import DeviceFunction, DType
+from gpuvec.engine.compiler.llvm import FLOAT, INT8, INT32, Args, Builder
+from gpuvec.engine.compiler.numba_api import NumbaApi
+from gpuvec.engine.compiler.static_arrays import element_address, is_static
+from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaType, Signature, TargetContext
 from gpuvec.engine.layout.buffer_layout import KernelSpec, make_kernel_spec
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions
 from gpuvec.engine.layout.params import kernel_params
@@ -49,8 +52,6 @@ from gpuvec.spec import Environment, SingleAgentEnv
 CONVERSIONS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}
 RESULT_DTYPES: dict[str, DType] = {"float": np.float32, "int": np.int32, "bool": np.bool_}
 KEY_MEMBERS = "u32(key.seed), u32(key.seed_high), u32(key.row), u32(key.episode), i32(key.step)"
-ExternCall = Callable[[str, Sequence[DType]], DeviceFunction]
-"""(symbol of a C function, dtypes of its results) -> an intrinsic that calls it."""
 
 
 class CudaFunctions(NamedTuple):
@@ -60,43 +61,43 @@ class CudaFunctions(NamedTuple):
     source: AuthorSource
 
 
-def substitute_cuda_functions(
-    spec: KernelSpec, extern_call: ExternCall = numba_cuda.cuda_extern_call
-) -> tuple[KernelSpec, AuthorSource | None]:
+def substitute_cuda_functions(spec: KernelSpec, numba: NumbaApi | None = None) -> tuple[KernelSpec, AuthorSource | None]:
     """Returns what kernels are compiled from in place of `spec`, and the source that they are linked with.
 
     Args:
         spec: it has the author's environment, and is returned itself if its options select the functions in Python.
-        extern_call: makes the intrinsics that call C++ on the device.
+        numba: the modules that the intrinsics that call C++ are declared with; None for those of numba-cuda.
 
     Raises:
         AuthoringError: see `make_cuda_functions`.
     """
     if not spec.options.cuda_c:
         return spec, None
-    functions = make_cuda_functions(spec, extern_call)
+    functions = make_cuda_functions(spec, numba)
     return dataclasses.replace(functions.spec, options=spec.options, split=spec.split), functions.source
 
 
-def make_cuda_functions(spec: KernelSpec, extern_call: ExternCall = numba_cuda.cuda_extern_call) -> CudaFunctions:
+def make_cuda_functions(spec: KernelSpec, numba: NumbaApi | None = None) -> CudaFunctions:
     """Replaces the functions of an environment that its CUDA C++ file defines.
 
     Args:
         spec: it has the author's environment, and in its options the names of parameters that are stored for each env.
-        extern_call: makes the intrinsics that call C++ on the device.
+        numba: the modules that the intrinsics that call C++ are declared with; None for those of numba-cuda.
 
     Raises:
         AuthoringError: there is no file; it defines no function of the environment, or one that nothing calls; or it has a
             variable that all envs would share.
     """
+    if numba is None:
+        from gpuvec.engine.backends.cuda.numba_cuda_target import NUMBA_CUDA as numba
     texts = tuple(read_with_includes(cuda_c_file(spec.env)).items())
     # Kernels for other options share the functions.
     options = KernelOptions(AutoresetMode.DISABLED, None, spec.options.per_env)
-    return _make_cuda_functions(frozen_spec(spec.with_options(options)), extern_call, texts)
+    return _make_cuda_functions(frozen_spec(spec.with_options(options)), numba, texts)
 
 
 @lru_cache(maxsize=16)
-def _make_cuda_functions(spec: KernelSpec, extern_call: ExternCall, texts: tuple[tuple[Path, str], ...]) -> CudaFunctions:
+def _make_cuda_functions(spec: KernelSpec, numba: NumbaApi, texts: tuple[tuple[Path, str], ...]) -> CudaFunctions:
     """As `make_cuda_functions`, for a frozen environment; `texts` are the author's file, and the files that it includes."""
     env, schema = spec.env, spec.schema
     for path, content in texts:
@@ -105,32 +106,25 @@ def _make_cuda_functions(spec: KernelSpec, extern_call: ExternCall, texts: tuple
     # C++ has no literal for a float that is not finite: the kernel passes its value.
     not_finite = (k for k, value in env.params._asdict().items() if isinstance(value, float) and not math.isfinite(value))
     runtime_params = (*spec.options.per_env, *env.reset_options, *not_finite)
-    prototypes = _prototypes(env, schema)
+    make_prototypes: Any = single_agent_prototypes if isinstance(env, SingleAgentEnv) else multi_agent_prototypes
+    prototypes: dict[Callable[..., Any], Prototype] = make_prototypes(env, schema)
     lines = find_definitions(file, text, {f.name for f in prototypes.values()}, module_globals(first_function(env.reset)))
     header = header_text(env, schema, runtime_params)
     # A process may link several files: the hash keeps the symbols of their functions distinct.
     digest = hashlib.sha256((header + "\0".join(content for _, content in texts)).encode()).hexdigest()[:12]
     symbols = {author: f"gpuvec_{digest}_{f.name}" for author, f in prototypes.items() if f.name in lines}
-    callers = _CallerFactory(env, schema, runtime_params, extern_call)
+    callers = _CallerFactory(env, schema, runtime_params, numba)
     replacements = {author: callers.make(author, prototypes[author], symbol) for author, symbol in symbols.items()}
     functions = {symbol: (prototypes[author], lines[prototypes[author].name]) for author, symbol in symbols.items()}
     source = AuthorSource(file, text, header, wrapper_text(file, functions))
     return CudaFunctions(make_kernel_spec(_replace_functions(env, replacements), spec.options), source)
 
 
-def _prototypes(env: Environment, schema: EnvSchema) -> dict[Callable[..., Any], Prototype]:
-    """{Python function of `env`: its prototype in C++}."""
-    if isinstance(env, SingleAgentEnv):
-        return single_agent_prototypes(env, schema)
-    assert isinstance(schema, MultiAgentSchema), "the schema of a MultiAgentEnv"
-    return multi_agent_prototypes(env, schema)
-
-
 class _CallerFactory:
     """Makes Python functions that pass their arguments to C++ functions as structures, and return the results of these."""
 
-    def __init__(self, env: Environment, schema: EnvSchema, runtime_params: Collection[str], extern_call: ExternCall) -> None:
-        self._env, self._schema, self._extern_call = env, schema, extern_call
+    def __init__(self, env: Environment, schema: EnvSchema, runtime_params: Collection[str], numba: NumbaApi) -> None:
+        self._env, self._schema, self._numba = env, schema, numba
         names = kernel_params(env)._fields
         params = {k: f"{CONVERSIONS[SCALARS[type(getattr(env.params, k))]]}(p.{k})" for k in runtime_params}
         params |= {k: f"p.{k}" for k in names if k not in env.params._fields}  # tables
@@ -160,7 +154,8 @@ class _CallerFactory:
         head = f"def {prototype.name}({', '.join(dict.fromkeys(names))}):\n"
         source = f"{head}    r = extern_call({_tuple_source(arguments)})\n    return {result}\n"
         scope = {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "bool": bool, "State": self._env.state}
-        replacement = generate_function(prototype.name, source, extern_call=self._extern_call(symbol, dtypes), **scope)
+        scope["extern_call"] = extern_c_call(self._numba, symbol, dtypes)
+        replacement = generate_function(prototype.name, source, **scope)
         replacement.author = author
         return replacement
 
@@ -228,3 +223,64 @@ def _replace_functions(env: Environment, replacements: Mapping[Callable[..., Any
     if isinstance(env.reset, tuple):
         functions["reset"] = tuple(map(replace_within, env.reset))
     return dataclasses.replace(env, phases=tuple(map(replace_within, env.phases)), observation=observation, **functions)
+
+
+def extern_c_call(numba: NumbaApi, symbol: str, returns: Sequence[DType]) -> DeviceFunction:
+    """Declares `call(groups)`, an intrinsic that calls a C function.
+
+    Each number in the tuple `groups` is an argument of the C function. For each tuple in `groups` the argument is the address
+    of a structure with the tuple's elements; an array in such a tuple is passed as the address of its first element.
+
+    Args:
+        numba: the modules that intrinsics are declared with.
+        symbol: the name of the C function.
+        returns: dtypes of the results. The C function writes them to the members of a structure, whose address is its last
+            argument, and `call` returns them as a tuple.
+    """
+    types = numba.types
+    members = {np.float32: (types.float32, FLOAT), np.int32: (types.int32, INT32), np.bool_: (types.boolean, INT8)}
+    result_types = [members[dtype][0] for dtype in returns]
+
+    def codegen(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> ir.Value:
+        typed_groups = zip(sig.args[0].types, numba.cgutils.unpack_tuple(builder, args[0]), strict=True)
+        arguments = [_argument(numba, context, builder, group_type, group) for group_type, group in typed_groups]
+        results = _allocate_struct(numba, builder, [members[dtype][1] for dtype in returns])
+        arguments += [builder.bitcast(results, INT8.as_pointer())] if returns else []
+        prototype = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+        builder.call(numba.cgutils.get_or_insert_function(builder.module, prototype, symbol), arguments)
+        result_values = []
+        for k, dtype in enumerate(returns):
+            value = builder.load(builder.gep(results, [INT32(0), INT32(k)]))
+            result_values.append(builder.icmp_unsigned("!=", value, INT8(0)) if dtype is np.bool_ else value)
+        return context.make_tuple(builder, sig.return_type, result_values)
+
+    return numba.intrinsic("call", lambda _, groups: types.Tuple(result_types)(groups), codegen)
+
+
+def _allocate_struct(numba: NumbaApi, builder: Builder, member_types: Sequence[ir.Type]) -> ir.Value:
+    """Returns the address of a structure on the stack. A structure without members has one byte."""
+    return numba.cgutils.alloca_once(builder, ir.LiteralStructType(member_types or [INT8]))
+
+
+def _argument(numba: NumbaApi, context: TargetContext, builder: Builder, group_type: NumbaType, group: ir.Value) -> ir.Value:
+    """Returns the C function's argument for a `group` of Numba type `group_type`.
+
+    The argument is a number itself, or the address of a structure on the stack with the elements of a tuple.
+    """
+    if not isinstance(group_type, numba.types.BaseTuple):
+        return group
+    elements = zip(group_type.types, numba.cgutils.unpack_tuple(builder, group), strict=True)
+    values = [_struct_member(numba, context, builder, element_type, element) for element_type, element in elements]
+    struct = _allocate_struct(numba, builder, [value.type for value in values])
+    for k, value in enumerate(values):
+        builder.store(value, builder.gep(struct, [INT32(0), INT32(k)]))
+    return builder.bitcast(struct, INT8.as_pointer())
+
+
+def _struct_member(
+    numba: NumbaApi, context: TargetContext, builder: Builder, value_type: NumbaType, value: ir.Value
+) -> ir.Value:
+    """Returns what a structure contains for `value`: the address of an array, a bool as a byte, or a number itself."""
+    if is_static(value_type) or isinstance(value_type, numba.types.Array):
+        return builder.bitcast(element_address(context, builder, value_type, value), INT8.as_pointer())
+    return builder.zext(value, INT8) if value_type == numba.types.boolean and value.type.width < 8 else value

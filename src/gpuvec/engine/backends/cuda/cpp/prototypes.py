@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.layout.declared_schema import feature_widths, metric_kinds
+from gpuvec.engine.layout.declared_schema import feature_parts, metric_kinds
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
 from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
@@ -128,7 +128,7 @@ def observation_type(schema: EnvSchema) -> str:
 def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
     """Returns {Python function of `env`: its prototype in C++, of the same name}; `schema` is that of `env`."""
     observation, neighbors = schema.observation, schema.observation.neighbors
-    features_per_neighbor, num_self_features = feature_widths(env, schema)
+    widths = {part.name: part.width for part in feature_parts(env, schema)}
     prototypes: dict[Callable[..., Any], Prototype] = {}
 
     def add(function: Callable[..., Any] | None, parameters: tuple[str, ...], returns: str) -> None:
@@ -146,10 +146,10 @@ def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict
     add(env.active, ("i", "const_state", "params"), "bool")
     add(env.allowed, ("i", *_choice_parameters(schema), "const_state", "params"), "bool")
     add(env.metrics, ("const_state", "params"), f"Floats<{len(schema.metrics)}>")
-    add(observation.self_features, ("i", "const_state", "time", "params"), f"Floats<{num_self_features}>")
+    add(observation.self_features, ("i", "const_state", "time", "params"), f"Floats<{widths.get('self_features', 0)}>")
     add(observation.pixel, ("i", "row", "column", "const_state", "time", "params"), observation_type(schema))
-    if features_per_neighbor:
-        add(observation.other_features, ("i", "j", "const_state", "time", "params"), f"Floats<{features_per_neighbor}>")
+    if widths.get("other_features"):
+        add(observation.other_features, ("i", "j", "const_state", "time", "params"), f"Floats<{widths['other_features']}>")
     if isinstance(neighbors, NearestNeighbors):
         add(neighbors.distance, ("i", "j", "const_state", "params"), "float")
         add(neighbors.mask, ("i", "const_state", "params"), "bool")
@@ -166,7 +166,9 @@ def _phase_prototype(schema: MultiAgentSchema, phase: Any, has_action: bool) -> 
     """
     if isinstance(phase, Reduction):
         index = index_parameters(schema, phase.over)
-        return phase.function, (*index, "const_state", "params"), _reduction_type(schema, phase)
+        returns = {"count": "bool", "any": "bool", "all": "bool", "argmin": "float"}.get(phase.kind)
+        dtypes = {k: b.dtype for k, b in schema.array_fields.items()} | schema.scalar_fields
+        return phase.function, (*index, "const_state", "params"), returns or CPP_TYPES[dtypes[phase.field]]
     if isinstance(phase, Assign):
         types = [CPP_TYPES[schema.scalar_fields[field]] for field in phase.fields]
         returns = types[0] if len(types) == 1 else f"Tuple<{', '.join(types)}>"
@@ -175,16 +177,6 @@ def _phase_prototype(schema: MultiAgentSchema, phase: Any, has_action: bool) -> 
     action = ("action",) if has_action and index_set in (AGENTS, PAIRS) else ()
     index = () if index_set == WORLD else index_parameters(schema, index_set)
     return function, (*index, "mutable_state", *action, "key", "params"), "void"
-
-
-def _reduction_type(schema: MultiAgentSchema, reduction: Reduction) -> str:
-    """The C++ type of the value of an element."""
-    if reduction.kind in ("count", "any", "all"):
-        return "bool"
-    if reduction.kind == "argmin":
-        return "float"
-    field = reduction.field
-    return CPP_TYPES[schema.array_fields[field].dtype if field in schema.array_fields else schema.scalar_fields[field]]
 
 
 def _target_prototype(schema: MultiAgentSchema, phase: Any) -> tuple[Callable[..., Any] | None, tuple[str, ...], str]:

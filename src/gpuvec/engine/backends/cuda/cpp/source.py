@@ -1,15 +1,24 @@
-"""An author's CUDA C++ file: where it is, what it includes and defines, and its compilation for a GPU."""
+"""An author's CUDA C++ file: where it is, what it includes and defines, and its compilation.
+
+For a CPU, the host's C++ compiler compiles it: its functions run in `make_vec(..., device="cpu", backend="cuda-c")`, so that
+their results can be compared with those of the Python functions on a machine without a GPU. As in Numba's code for a CPU, a
+product and a sum are not contracted into one operation.
+"""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
+import subprocess
+import tempfile
 import warnings
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.compiler.diagnostics import authoring_error_at
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.phases import first_function
@@ -21,6 +30,29 @@ COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOT
 VARIABLE = re.compile(r"\b(?:__device__|__managed__|__shared__|static)\b([^;{}()=\[]*)[;{=\[]")  # a function would have a "("
 DEVICE_FUNCTION = re.compile(r"\b__device__\b[^;{}()]*?\b(\w+)\s*\(")
 NVRTC_NAMES = {"ltoir": "LTOIR", "ptx": "PTX"}  # of the formats in the names of NVRTC's functions
+
+# Declarations that CUDA compilers have built in. The author's names are in a namespace, because C has a function `time` too.
+PRELUDE = """
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#define __device__
+#define __constant__
+#define __forceinline__ inline
+#define __restrict__
+#define __builtin_assume(condition)
+namespace gpuvec_functions {
+using std::max, std::min;
+inline int __float_as_int(float x) { int bits; memcpy(&bits, &x, 4); return bits; }
+inline float __int_as_float(int bits) { float x; memcpy(&x, &bits, 4); return x; }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+template <typename T> inline T __ldg(const T* address) { return *address; }
+"""
+# With -Bsymbolic each library calls its own functions, though several libraries of a process define the same names.
+HOST_OPTIONS = (
+    "-O2", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", "-Wl,-Bsymbolic",
+    "-Wall", "-Wno-unknown-pragmas", "-Wno-unused",
+)  # fmt: skip
 
 
 class AuthorSource(NamedTuple):
@@ -242,3 +274,23 @@ def compile_source(source: AuthorSource, cc: tuple[int, int], code_format: str =
         return code
     finally:
         call(nvrtc.nvrtcDestroyProgram, program)
+
+
+@lru_cache(maxsize=64)
+def load_library(source: AuthorSource) -> None:
+    """Compiles a `source` into a shared library and loads it into this process, once for each text.
+
+    Raises:
+        MissingExtraError: there is no C++ compiler.
+        AuthoringError: the source does not compile; the message is the compiler's own, with the lines of the author's file.
+    """
+    import llvmlite.binding
+
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, f"gpuvec_{hashlib.sha256(source.text.encode()).hexdigest()[:16]}.so")
+        command = [*host_compiler(), *HOST_OPTIONS, f"-I{source.file.parent}", "-x", "c++", "-", "-o", str(library)]
+        result = subprocess.run(command, input=f"{PRELUDE}{source.text}}}\n", capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise AuthoringError(f"{source.file} does not compile for a CPU:\n{result.stderr.strip()}")
+        report_warnings(source, result.stderr)
+        llvmlite.binding.load_library_permanently(str(library))
