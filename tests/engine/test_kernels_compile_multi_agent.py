@@ -17,6 +17,7 @@ from tests.engine.test_kernels_compile import (
     load_bundled_env,
     unexpected_accesses,
 )
+from tests.engine.test_long_actions import SUMS
 from tests.support.patrol_env import ENV as PATROL
 
 from gpuvec.engine.backends.cuda import linker, numba_cuda
@@ -122,6 +123,14 @@ def test_kernel_of_each_launch_mapping(case, which):
     launch_config = make_launch_config(make_schema(env), num_envs)
     assert (launch_config.split, launch_config.tile_rows > 0) == (split, tile)
     compile_and_check(env, num_envs, which, mode)
+
+
+@pytest.mark.parametrize(("is_box", "dtype"), [(False, np.int64), (True, np.float32)])
+def test_kernel_of_actions_of_many_components(is_box, dtype):
+    """They are staged in shared memory, which only a GPU does."""
+    env = dataclasses.replace(SUMS, params=SUMS.params._replace(is_box=is_box))
+    options = KernelOptions(SAME_STEP, env.max_episode_steps, action_dtype=dtype)
+    assert compile_kernels(env, options, "step", make_launch_config(make_schema(env), 10))
 
 
 def test_images_are_stored_by_a_kernel_of_their_own_if_a_launch_asks_for_it():

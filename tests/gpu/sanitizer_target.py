@@ -250,7 +250,7 @@ def train_fused(name: str) -> None:
     name, _, roles = name.partition(" ")
     params: dict[str, Any] = {"num_runners": 4, "tagging_distance": 0.05} if name == CONTINUOUS else {}
     if roles:  # one policy each, with more features, and heads of 21 outputs each
-        params |= {"use_full_observation": False, "num_other_agents_observed": 4}
+        params |= {"use_full_observation": False, "num_other_agents_observed": 3}
     params["max_episode_steps"] = 7
     args: Any = PPOArgs(
         f"gpuvec/{name}", params, num_envs=70, num_steps=20, update_epochs=2, num_minibatches=2, fused=True, device="cuda:0"

@@ -18,7 +18,7 @@ from torch import nn
 
 from gpuvec.learners import environments
 from gpuvec.learners.algorithms import args_class
-from gpuvec.learners.buffers.env_rollout import EnvRollout
+from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import rollout_bytes
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.environments import is_multi_agent
@@ -186,7 +186,9 @@ class TestRollout:
     @pytest.mark.parametrize("many", [False, True])
     def test_rollout_bytes_equals_the_allocated_bytes(self, many: bool) -> None:
         env = ImageEnv(make_env("tests/Street-v0", **STREET), feature_images) if many else image_env()
-        tensors = [x for x in vars(EnvRollout(env, 7, "cpu")).values() if isinstance(x, torch.Tensor)]
+        rollout = EnvRollout(env, 7, "cpu")
+        rollout.rows(AgentSubset(None, rollout.num_agents))  # those of a policy that reads the final observations of all steps
+        tensors = [x for x in vars(rollout).values() if isinstance(x, torch.Tensor)]
         storage_bytes = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
         assert rollout_bytes(env, 7) == sum(storage_bytes.values())
 

@@ -13,7 +13,7 @@ import gymnasium as gym
 
 from gpuvec.errors import OutOfMemoryError
 from gpuvec.learners import ddpg, ppo
-from gpuvec.learners.buffers.env_rollout import EnvRollout
+from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import rollout_bytes
 from gpuvec.learners.training import train
 
@@ -41,7 +41,9 @@ def test_a_replay_buffer_that_does_not_fit_is_refused(device: str) -> None:
 )
 def test_rollout_bytes_equals_the_allocated_bytes(env: str, params: dict[str, Any]) -> None:
     envs = gym.make_vec(env, 5, device="cpu", output="torch", autoreset_mode="SameStep", **params)
-    tensors = [x for x in vars(EnvRollout(envs, 7, "cpu")).values() if isinstance(x, torch.Tensor)]
+    rollout = EnvRollout(envs, 7, "cpu")
+    rollout.rows(AgentSubset(None, rollout.num_agents))  # those of a policy that reads the final observations of all steps
+    tensors = [x for x in vars(rollout).values() if isinstance(x, torch.Tensor)]
     storage_bytes = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
     assert rollout_bytes(envs, 7) == sum(storage_bytes.values())
     envs.close()

@@ -59,6 +59,7 @@ def make_long_action_stage(space: gym.Space[Any], layout: ActionLayout) -> Devic
         `store_component(w, u, k, value)`, which stores component k of an action as element u of the actions of a block. Its
         value in global memory is `value`.
     """
+    dtype = layout.dtype  # a name, because Numba reads numbers and functions of an object, and no types
     lows, highs = action_bounds(space)
     first = np.array(lows if layout.discrete else [0] * layout.components, np.int64)
     last = np.array(highs if layout.discrete else [0] * layout.components, np.int64)
@@ -77,7 +78,7 @@ def make_long_action_stage(space: gym.Space[Any], layout: ActionLayout) -> Devic
 
     @inline_function
     def store_number(w: Work, u: int, k: int, value: float) -> None:
-        w.actions[u] = layout.dtype(value)
+        w.actions[u] = dtype(value)
 
     if not layout.discrete:
         return store_number

@@ -17,7 +17,7 @@ FLOAT32_BYTES = 4
 
 
 def rollout_bytes(env: TrainingEnv, num_steps: int) -> int:
-    """Returns the bytes of a rollout of all environments, as `EnvRollout` stores it.
+    """Returns the bytes of a rollout of all environments, as `EnvRollout` stores it if policies do not read it in place.
 
     Args:
         env: the environment.
