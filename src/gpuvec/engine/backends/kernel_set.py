@@ -6,6 +6,8 @@ write the arguments of a kernel into memory, and launch it.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -24,6 +26,8 @@ from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES
 ResetLauncher: TypeAlias = Callable[..., None]  # launch(stream, *members of the batch, *members of the request)
 StepLauncher: TypeAlias = Callable[[int, int, bytes], None]  # launch(stream, action, outputs)
 RolloutLauncher: TypeAlias = Callable[[int, int, bytes, int], None]  # launch(stream, action, outputs, steps)
+logger = logging.getLogger(__name__)
+SECONDS_BEFORE_LOG = 1.0  # of a compilation; kernels that are on disk take less
 
 
 class KernelSet:
@@ -106,10 +110,22 @@ class KernelSet:
     def _load(
         self, kind: str, options: KernelOptions, num_scalars: int = 0, *policy: RolloutPolicy
     ) -> tuple[NDArray[np.uint64], Callable[[int], None]]:
-        """Returns memory for arguments, the members of the batch and the scalars of a request, and what `load` returns."""
+        """Returns memory for arguments, the members of the batch and the scalars of a request, and what `load` returns.
+
+        What is compiled for more than a second, and what is left, is logged at level INFO.
+        """
         spec = self.spec.with_options(options)
         arguments = np.zeros(len(spec.batch._fields) + num_scalars, np.uint64)
-        return arguments, self.load(kind, spec, arguments, *policy)
+        left = "the kernels of a step are left" if kind == "reset" else "nothing is left"
+        message = "Compiling the kernels of a %s of %s; %s."
+        timer = threading.Timer(SECONDS_BEFORE_LOG, logger.info, (message, kind, spec.env.reset.__module__, left))
+        timer.daemon = True
+        timer.start()
+        try:
+            return arguments, self.load(kind, spec, arguments, *policy)
+        finally:
+            timer.cancel()
+            timer.join()
 
     def load(self, kind: str, spec: KernelSpec, arguments: NDArray[np.uint64], *policy: RolloutPolicy) -> Callable[[int], None]:
         """Loads or compiles kernels, and returns `launch(stream)`, which launches them.
