@@ -5,16 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from gpuvec.engine.backends import kernel_set
 
 
+class KernelState(NamedTuple):
+    """The state of an environment, whose functions may be one or several."""
+
+    x: float
+
+
 def load(kind: str, wait: Any) -> None:
     """Loads kernels of no environment, whose compilation ends when `wait` returns."""
-    env = SimpleNamespace(reset=load)
+    env = SimpleNamespace(state=KernelState)
     spec: Any = SimpleNamespace(env=env, batch=SimpleNamespace(_fields=()), with_options=lambda options: spec)
     kernels = kernel_set.KernelSet(spec, 1, 1)
     kernels.load = lambda *_: wait()  # type: ignore[method-assign]  # what subclasses define
@@ -40,7 +46,7 @@ def test_a_long_compilation_is_logged(kind, left, monkeypatch) -> None:
         load(kind, lambda: has_logged.wait(600))
     finally:
         kernel_set.logger.removeHandler(handler)
-    assert messages == [f"Compiling the kernels of a {kind} of {__name__}; {left}."]
+    assert messages == [f"Compiling the kernels of a {kind} of {KernelState.__module__}; {left}."]
 
 
 def test_a_short_compilation_is_not_logged(caplog, monkeypatch) -> None:

@@ -118,7 +118,7 @@ class KernelSet:
         arguments = np.zeros(len(spec.batch._fields) + num_scalars, np.uint64)
         left = "the kernels of a step are left" if kind == "reset" else "nothing is left"
         message = "Compiling the kernels of a %s of %s; %s."
-        timer = threading.Timer(SECONDS_BEFORE_LOG, logger.info, (message, kind, spec.env.reset.__module__, left))
+        timer = threading.Timer(SECONDS_BEFORE_LOG, logger.info, (message, kind, spec.env.state.__module__, left))
         timer.daemon = True
         timer.start()
         try:
