@@ -30,7 +30,7 @@ def load(kind: str, wait: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "left"), [("reset", "the kernels of a step are left"), ("step", "nothing is left"), ("rollout", "nothing is left")]
 )
-def test_a_long_compilation_is_logged(kind, left, monkeypatch) -> None:
+def test_a_long_compilation_is_logged(kind, left, monkeypatch, caplog) -> None:
     has_logged, messages = threading.Event(), list[str]()
 
     class Handler(logging.Handler):
@@ -40,10 +40,10 @@ def test_a_long_compilation_is_logged(kind, left, monkeypatch) -> None:
 
     handler = Handler()
     monkeypatch.setattr(kernel_set, "SECONDS_BEFORE_LOG", 0.0)
-    monkeypatch.setattr(kernel_set.logger, "level", logging.INFO)
     kernel_set.logger.addHandler(handler)
     try:
-        load(kind, lambda: has_logged.wait(600))
+        with caplog.at_level(logging.INFO, logger=kernel_set.logger.name):
+            load(kind, lambda: has_logged.wait(60))
     finally:
         kernel_set.logger.removeHandler(handler)
     assert messages == [f"Compiling the kernels of a {kind} of {KernelState.__module__}; {left}."]
