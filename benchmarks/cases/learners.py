@@ -78,6 +78,12 @@ def list_ppo_cases() -> Iterator[Case]:
     for num_envs, agents, params in OPEN_GAMES:
         args = PPOArgs(num_envs=num_envs, num_steps=32, hidden=(64, 64), params={**params, **LEVELS})
         yield Case(f"ppo.open.{num_envs}x{agents}", "TagContinuous-v0", {"tagger": args, "runner": args}, OF_ROLES)
+    wide = replace(args, hidden=(256, 256))  # of the largest game
+    yield Case(f"ppo.open.{num_envs}x{agents}.256_units", "TagContinuous-v0", {"tagger": wide, "runner": wide}, OF_ROLES)
+    args = PPOArgs(num_envs=65_536, num_steps=32, hidden=(256, 256))
+    yield Case("ppo.65536.256_units", "CartPole-v1", args, ON_POLICY)
+    args = PPOArgs(num_envs=16_384, num_steps=32, hidden=(64, 64))
+    yield Case("ppo.connect_four.16384", "ConnectFour-v0", args, ON_POLICY)
     for suffix, settings in {"": {}, ".bf16": {"precision": "bf16"}, ".compiled": {"compile": True}}.items():  # with images
         args = PPOArgs(num_envs=4096, num_steps=32, hidden=(128,), activation="relu", **settings)
         yield Case(f"ppo.breakout.4096{suffix}", "Breakout-v0", args, ON_POLICY)

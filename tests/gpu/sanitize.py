@@ -45,7 +45,7 @@ NAMES = {
         "tests.support.street_env:STREET",
     ),
     "rows": ("draws", "estimates", "convolutions", "convolution_linear", "gather", "biases", "losses", "adam"),
-    "fused": (*FUSED_ENVS, "TagContinuous-v0 (roles)"),
+    "fused": (*FUSED_ENVS, "TagContinuous-v0 (roles)", "CartPole-v1 (256 units)"),
     "captured": ("Breakout-v0",),
     "visible": tuple(CASES),
 }  # fmt: skip

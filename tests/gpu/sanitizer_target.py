@@ -247,13 +247,22 @@ def train_fused(name: str) -> None:
     from gpuvec.learners.ppo import PPOArgs
     from gpuvec.learners.training import make_learner
 
-    name, _, roles = name.partition(" ")
+    name, _, variant = name.partition(" ")
+    roles, sizes = variant == "(roles)", {"hidden": (256, 256)} if variant == "(256 units)" else {}
     params: dict[str, Any] = {"num_runners": 4, "tagging_distance": 0.05} if name == CONTINUOUS else {}
     if roles:  # one policy each, with more features, and heads of 21 outputs each
         params |= {"use_full_observation": False, "num_other_agents_observed": 3}
     params["max_episode_steps"] = 7
     args: Any = PPOArgs(
-        f"gpuvec/{name}", params, num_envs=70, num_steps=20, update_epochs=2, num_minibatches=2, fused=True, device="cuda:0"
+        f"gpuvec/{name}",
+        params,
+        num_envs=70,
+        num_steps=20,
+        update_epochs=2,
+        num_minibatches=2,
+        fused=True,
+        device="cuda:0",
+        **sizes,
     )
     env = make_env(name, 70, "SameStep", output="torch", buffers=1, **params)
     args = args.resolved("cuda:0")

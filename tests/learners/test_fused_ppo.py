@@ -41,8 +41,11 @@ CASES = {  # name: (features, action space, settings, whether agents leave)
     "widest": (96, Discrete(48), {"hidden": (128, 100)}, False),
     "normalised": (5, MultiDiscrete([3, 2]), {"hidden": (64, 64), "normalize": True}, True),
     "masked heads": (71, MultiDiscrete([21, 21]), {"hidden": (64, 64)}, True),  # TagContinuous with the ten nearest agents
+    "board": (126, Discrete(7), {"hidden": (64, 64)}, True),  # ConnectFour
+    "256 units": (71, MultiDiscrete([21, 21]), {"hidden": (256, 256)}, True),
+    "200 units": (21, BOX, {"hidden": (200,), "activation": "relu"}, False),
 }
-MASKED = ("masked heads",)  # those with action masks
+MASKED = ("masked heads", "board", "256 units")  # those with action masks
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -127,7 +130,7 @@ def updater(case, gpu, samples, **settings):
     network = network_of(features, space, args).to(gpu)
     rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.ent_coef, device=gpu)
     optimizer = Adam(network.parameters(), rate, eps=1e-5)
-    shape = make_network_shape(network, args, leave, case is CASES["masked heads"])
+    shape = make_network_shape(network, args, leave, any(case is CASES[name] for name in MASKED))
     assert isinstance(shape, NetworkShape), shape
     iteration = torch.zeros((), dtype=torch.int64, device=gpu)
     update = FusedUpdate(shape, args, network, optimizer, samples, rate, weight, iteration)
@@ -257,11 +260,12 @@ def test_epochs_of_minibatches_move_the_parameters_as_torch_does(gpu) -> None:
 
 
 @pytest.mark.gpu
-def test_a_repeated_update_gives_the_same_bits(gpu) -> None:
+@pytest.mark.parametrize("name", ["clipped value", "200 units"])
+def test_a_repeated_update_gives_the_same_bits(name, gpu) -> None:
     results = []
     for _ in range(2):
-        _, network, update = updater(CASES["clipped value"], gpu, 6000, update_epochs=2, num_minibatches=3)
-        storage = rollout_of(network, 4, 10, 600, False, torch.Generator(gpu).manual_seed(1))
+        _, network, update = updater(CASES[name], gpu, 60_000, update_epochs=2, num_minibatches=3)
+        storage = rollout_of(network, CASES[name][0], 10, 6000, False, torch.Generator(gpu).manual_seed(1))
         update.pack_records(storage, storage.obs, update.observation_members())
         update(storage, *output_buffers(gpu))
         results.append(update.parameters.clone())
@@ -300,7 +304,10 @@ def test_an_epoch_uses_each_sample_once(samples, gpu) -> None:
 @pytest.mark.first_variants(1)
 @pytest.mark.compile
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0), (10, 0)])
-@pytest.mark.parametrize("case", ["cartpole", "gaussian", "heads, one layer", "widest", "masked heads", "normalised"])
+@pytest.mark.parametrize(
+    "case",
+    ["cartpole", "gaussian", "heads, one layer", "widest", "masked heads", "normalised", "board", "256 units", "200 units"],
+)
 def test_kernels_compile(case, cc) -> None:
     from gpuvec.engine.backends.cuda import nvrtc
     from gpuvec.learners.fused_ppo.fused_rollout import act_kernel, estimate_kernel, value_kernel
@@ -315,7 +322,7 @@ def test_kernels_compile(case, cc) -> None:
         *update_kernels(shape, make_update_config(shape, 4096, 132)).values(),
         *([estimate_kernel(shape)] if has_one_agent else [value_kernel(shape._replace(has_places=True), 1)]),
         act_kernel(shape, (0,) * shape.action_size),
-        value_kernel(shape, 2),
+        value_kernel(shape, shape.max_forward_rows // 16),
     ):
         assert nvrtc.compile_cuda_source(kernel, cc).code
 

@@ -31,7 +31,13 @@ from gpuvec.learners.fused_ppo.fused_rollout import (
     rollout_kernel,
     value_kernel,
 )
-from gpuvec.learners.fused_ppo.fused_update import ADVANTAGE_PARTS, make_update_config, update_kernels
+from gpuvec.learners.fused_ppo.fused_update import (
+    ADVANTAGE_PARTS,
+    gradient_kernels,
+    make_update_config,
+    num_products,
+    update_kernels,
+)
 from gpuvec.learners.fused_ppo.network_shape import NUM_SUMS, NetworkShape, make_network_shape, parameter_views
 from gpuvec.learners.ppo import ppo_loss
 from gpuvec.learners.sampling.sampler import Sampler
@@ -201,10 +207,11 @@ def test_the_sums_of_each_minibatch_are_those_of_its_advantages(tmp_path) -> Non
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def emulated_optimizer(parts: int, folder: Path) -> tuple[Callable[..., None], dict[str, Any]]:
+def emulated_optimizer(parts: int, folder: Path, vectors_per_thread: int = 1) -> tuple[Callable[..., None], dict[str, Any]]:
     """Returns the launch of Adam's kernel, and its arguments for up to four minibatches, with random gradients in `parts`."""
     args, shape = make_shape("gaussian", hidden=(32,))
-    config = make_update_config(shape, 128, 132)._replace(num_partials=parts)
+    config = make_update_config(shape, 128, 132)._replace(num_partials=parts, vectors_per_thread=vectors_per_thread)
+    config = config._replace(optimizer_blocks=-(-config.optimizer_blocks // vectors_per_thread))
     count, generator = shape.num_parameters(), torch.Generator().manual_seed(parts)
     launch = emulate(update_kernels(shape, config)["optimizer"], folder, concurrent=True)
     partial_gradients = torch.randn(parts, count, generator=generator)
@@ -224,11 +231,11 @@ def emulated_optimizer(parts: int, folder: Path) -> tuple[Callable[..., None], d
 
 
 # With 31 parts, as with 1, some threads of a warp have none.
-@pytest.mark.first_variants(1)
-@pytest.mark.parametrize("parts", [1, pytest.param(31, marks=pytest.mark.exhaustive), 140])
-def test_the_optimizer_is_adam_for_any_number_of_parts(parts, tmp_path) -> None:
+@pytest.mark.first_variants(1, in_ci=3)
+@pytest.mark.parametrize(("parts", "vectors_per_thread"), [(1, 1), (140, 1), (3, 4), (31, 1)])
+def test_the_optimizer_is_adam_for_any_number_of_parts(parts, vectors_per_thread, tmp_path) -> None:
     """Some numbers leave threads of a warp without a part, and some are larger than one pass reads."""
-    launch, arguments = emulated_optimizer(parts, tmp_path)
+    launch, arguments = emulated_optimizer(parts, tmp_path, vectors_per_thread)
     partial_gradients, loss_sums, parameters = (arguments[name] for name in ("partial_gradients", "loss_sums", "parameters"))
     plain = torch.nn.Parameter(parameters.clone())
     adam = torch.optim.Adam([plain], float(arguments["learning_rate"]), eps=1e-5)
@@ -270,7 +277,7 @@ def flat_parameters(shape, network) -> torch.Tensor:
     return flat
 
 
-@pytest.mark.parametrize(("case", "rows_of_warp"), [("gaussian", 16), ("rectified", 8)])
+@pytest.mark.parametrize(("case", "rows_of_warp"), [("gaussian", 16), ("rectified", 8), ("200 units", 16)])
 def test_a_rollout_has_the_steps_and_the_draws_of_plain_ones(case, rows_of_warp, tmp_path) -> None:
     features, space, _, _ = CASES[case]
     steps, rows, seed, iteration, clock = 10, 37, 2**40 + 5, torch.tensor(6), 13
@@ -314,7 +321,7 @@ def test_a_rollout_has_the_steps_and_the_draws_of_plain_ones(case, rows_of_warp,
     assert len(actions.unique()) > 5
 
 
-@pytest.mark.parametrize("case", ["gaussian", "masked heads"])
+@pytest.mark.parametrize("case", ["gaussian", "masked heads", "256 units"])
 def test_actions_of_a_step_are_those_of_the_sampler(case, tmp_path) -> None:
     """Rows are some agents of an environment, whose actions start at another number than 0."""
     features, space, _, _ = CASES[case]
@@ -387,7 +394,7 @@ def test_final_values_are_those_of_environments_whose_episode_ended(is_role, tmp
     assert relative_error(final_value[wanted], expected[wanted]) < 2e-3
 
 
-@pytest.mark.parametrize(("case", "steps", "rows"), [("cartpole", 5, 30), ("rectified", 3, 11)])
+@pytest.mark.parametrize(("case", "steps", "rows"), [("cartpole", 5, 30), ("rectified", 3, 11), ("200 units", 3, 11)])
 def test_values_are_those_of_float64(case, steps, rows, tmp_path) -> None:
     """Of all observations, those after the last step included, and of the final ones of truncated episodes alone."""
     features, space, _, _ = CASES[case]
@@ -398,7 +405,7 @@ def test_values_are_those_of_float64(case, steps, rows, tmp_path) -> None:
     terminated = torch.rand(steps, rows, generator=generator) < 0.5
     value, final_value = torch.full((steps + 1, rows), math.nan), torch.full((steps, rows), math.nan)
     clock = torch.tensor([7, 2**31 - 2], dtype=torch.int32)
-    emulate(value_kernel(shape, 2), tmp_path)(
+    emulate(value_kernel(shape, shape.max_forward_rows // 16), tmp_path)(
         (2,), parameters=flat_parameters(shape, network), obs=obs, final_obs=final_obs[:-1].contiguous(), ended=ended,
         terminated=terminated, value=value, final_value=final_value, clock=clock, num_clocks=2, num_steps=steps, num_rows=rows,
         rows_per_end=1,
@@ -427,6 +434,8 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
     """Returns what the kernel computes in place of `gradient_in_float64`."""
     samples = s.advantage.numel()
     config = make_update_config(shape, samples, 132)
+    if shape.keeps_activations:  # more than one chunk, and fewer parts than blocks or samples
+        config = config._replace(num_partials=2, gradient_blocks=3, chunk_rows=128)
     flat = flat_parameters(shape, network)
     obs = s.obs if network.normalizer is None else network.normalizer(s.obs)
     fields = obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask, s.action_mask
@@ -435,12 +444,22 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
     moved, advantage_sums = those - s.advantage[0, 0], torch.zeros(1, 3, ADVANTAGE_PARTS)
     advantage_sums[0, :, 5] = torch.stack([torch.tensor(float(len(moved))), moved.sum(), moved.square().sum()])
     partial_gradients, loss_sums = torch.zeros(config.num_partials, len(flat)), torch.zeros(config.num_partials, NUM_SUMS)
-    emulate(update_kernels(shape, config)["gradient"], folder)(
-        (2 * config.num_partials,), records=records, advantage=s.advantage, mask=0 if s.mask is None else s.mask,
-        advantage_sums=advantage_sums, parameters=flat, partial_gradients=partial_gradients, loss_sums=loss_sums,
-        iteration=torch.tensor(0), seed=1, num_minibatches=1, ent_coef=torch.tensor(args.ent_coef), minibatch_size=samples,
-        num_samples=samples, index_bits=(samples - 1).bit_length(), clip=args.clip, vf_coef=args.vf_coef,
-    )  # fmt: skip
+    arguments = {
+        "records": records, "advantage": s.advantage, "mask": 0 if s.mask is None else s.mask,
+        "advantage_sums": advantage_sums, "parameters": flat, "partial_gradients": partial_gradients, "loss_sums": loss_sums,
+        "iteration": torch.tensor(0), "seed": 1, "num_minibatches": 1, "ent_coef": torch.tensor(args.ent_coef),
+        "minibatch_size": samples, "num_samples": samples, "index_bits": (samples - 1).bit_length(), "clip": args.clip,
+        "vf_coef": args.vf_coef,
+    }  # fmt: skip
+    blocks = {"gradient": 2 * config.gradient_blocks, "backpropagation": 2 * config.gradient_blocks}
+    if shape.keeps_activations:
+        blocks["weight_gradient"] = 2 * config.num_partials * num_products(shape)
+        arguments["activations"] = torch.full((config.chunk_rows * shape.activation_columns,), math.nan, dtype=torch.float16)
+        arguments["block_sums"] = torch.full((2 * config.gradient_blocks, 2 * shape.padded_outputs + NUM_SUMS), math.nan)
+    launches = [(emulate(kernel, folder), blocks[name]) for name, kernel in gradient_kernels(shape, config).items()]
+    for chunk in range(-(-samples // config.chunk_rows)):
+        for launch, num_blocks in launches:
+            launch((num_blocks,), **arguments, **({"chunk": chunk} if shape.keeps_activations else {}))
     views = parameter_views(shape, network, partial_gradients.sum(0) / len(moved))
     gradient = torch.cat([views[name].flatten() for name, _ in network.named_parameters()])
     return gradient, loss_sums.sum(0).double() / len(moved)
@@ -449,7 +468,16 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
 @pytest.mark.first_variants(2)
 @pytest.mark.parametrize(
     ("case", "samples"),
-    [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70), ("masked heads", 70)],
+    [
+        ("clipped value", 150),
+        ("gaussian", 60),
+        ("agents that leave", 130),
+        ("heads, one layer", 70),
+        ("masked heads", 70),
+        ("board", 70),
+        ("256 units", 300),
+        ("200 units", 150),
+    ],
 )
 def test_the_gradient_equals_that_of_float64(case, samples, tmp_path) -> None:
     features, space, _, leave = CASES[case]

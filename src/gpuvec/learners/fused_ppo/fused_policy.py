@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpuvec.engine.backends.cuda import nvrtc
+from gpuvec.engine.backends.device import parse_device
 from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.config.training_config import PPOArgs
@@ -84,6 +86,8 @@ class FusedPPO(OnPolicy):
         env, shape = rollout.env, self.fused_update.shape
         schema = env.unwrapped.simulation.schema
         if env.unwrapped is not env or not isinstance(schema, SingleAgentSchema) or shape.has_action_mask:
+            return None
+        if shape.rollout_bytes(shape.max_forward_rows) > nvrtc.max_shared_memory(parse_device(self.args.device)):
             return None
         buffer, num_rows, is_shard = self.buffer, env.num_envs, self.shard.count > 1
         self._run_rollout = run_rollout = FusedRollout(

@@ -27,7 +27,6 @@ from gpuvec.learners.fused_ppo.linked_env import bounds_and_starts, link_env
 from gpuvec.learners.fused_ppo.network_shape import SOURCE_FOLDER, NetworkShape
 from gpuvec.learners.sampling.action_kernels import DRAWS_PER_STREAM, FIRST_DRAW
 
-WARPS = 4  # per block
 ROWS_PER_WARP = (8, 16, 32)
 MAX_ACT_BLOCKS = 4  # of the kernel of actions, per multiprocessor; a block has the weights in shared memory
 SCHEDULERS = 4  # warp schedulers of a multiprocessor
@@ -82,9 +81,8 @@ def rollout_kernel(
     """
     members = ROLLOUT_MEMBERS | {f"env_{name}": "u64" for name in env_functions.members}
     members |= {"first_row": "i64"} if is_shard else {}
-    shared_bytes = shape.weight_bytes(False) + WARPS * rows * (2 * shape.input_pitch + 4 * (shape.padded_outputs + 1))
-    shared_bytes += 4 * (2 * shape.features if shape.normalize else 1)
-    constants = shape.constants | env_functions.constants | {"WARPS": WARPS, "SHARED_BYTES": shared_bytes}
+    shared_bytes = shape.rollout_bytes(rows)
+    constants = shape.constants | env_functions.constants | {"WARPS": shape.forward_warps, "SHARED_BYTES": shared_bytes}
     constants |= {"TILES": -(-rows // 16), "EIGHT_ROWS": int(rows == 8)}
     constants |= {
         "ENV_BATCH": ", ".join(f"b.env_{name}" for name in env_functions.members),
@@ -93,7 +91,8 @@ def rollout_kernel(
         "FIRST_ROW": "b.first_row" if is_shard else 0,
     }
     names = tuple(members.items()), tuple(constants.items())
-    return CudaSource(SOURCE_FOLDER / "rollout.cu", "rollout", *names, 32 * WARPS, shared_bytes, env_functions.code)
+    threads = 32 * shape.forward_warps
+    return CudaSource(SOURCE_FOLDER / "rollout.cu", "rollout", *names, threads, shared_bytes, env_functions.code)
 
 
 def act_kernel(shape: NetworkShape, action_starts: tuple[int, ...]) -> CudaSource:
@@ -103,19 +102,17 @@ def act_kernel(shape: NetworkShape, action_starts: tuple[int, ...]) -> CudaSourc
         shape: of the policy.
         action_starts: the smallest value of each component of a discrete action.
     """
-    tiles = 2 if shape.hidden <= 64 and shape.padded_inputs <= 32 else 1
-    shared_bytes = shape.weight_bytes(False) + WARPS * 16 * tiles * 4 * (shape.padded_outputs + 1)
-    constants = shape.constants | {"WARPS": WARPS, "SHARED_BYTES": shared_bytes, "TILES": tiles}
+    constants = shape.constants | {"WARPS": shape.forward_warps, "SHARED_BYTES": shape.act_bytes, "TILES": shape.act_tiles}
     constants |= {"ACTION_STARTS": "{" + ", ".join(map(str, action_starts)) + "}", "FIRST_DRAW": f"{FIRST_DRAW}u"}
     names = tuple(ACT_MEMBERS.items()), tuple(constants.items())
-    return CudaSource(SOURCE_FOLDER / "act.cu", "act", *names, 32 * WARPS, shared_bytes)
+    return CudaSource(SOURCE_FOLDER / "act.cu", "act", *names, 32 * shape.forward_warps, shape.act_bytes)
 
 
 def value_kernel(shape: NetworkShape, tiles: int) -> CudaSource:
     """Returns the kernel that computes the value function of a network `shape` for `tiles` of 16 rows per warp."""
-    constants = shape.constants | {"WARPS": WARPS, "TILES": tiles}
+    constants = shape.constants | {"WARPS": shape.forward_warps, "TILES": tiles}
     names = tuple(VALUE_MEMBERS.items()), tuple(constants.items())
-    return CudaSource(SOURCE_FOLDER / "value.cu", "value", *names, 32 * WARPS, shape.weight_bytes(True))
+    return CudaSource(SOURCE_FOLDER / "value.cu", "value", *names, 32 * shape.forward_warps, shape.weight_bytes(True))
 
 
 def rows_per_warp(num_envs: int, multiprocessors: int) -> int:
@@ -160,8 +157,8 @@ class FusedRollout:
         self._clock = env.simulation.buffers["clock"]
         self._bounds, action_starts = bounds_and_starts(env.single_action_space, shape.action_size, env.device)
         multiprocessors = torch.cuda.get_device_properties(env.device).multi_processor_count
-        rows = rows_per_warp(self._num_rows, multiprocessors)
-        self._blocks = -(-self._num_rows // (WARPS * rows))
+        rows = min(rows_per_warp(self._num_rows, multiprocessors), shape.max_forward_rows)
+        self._blocks = -(-self._num_rows // (shape.forward_warps * rows))
         self._first_row = {} if first_row is None else {"first_row": first_row}
         kernel = rollout_kernel(shape, env_functions, rows, action_starts, stream, is_shard=first_row is not None)
         self._launch_rollout = make_tensor_launcher(kernel, self._device)
@@ -199,7 +196,8 @@ class FusedValues:
     """
 
     def __init__(self, update: FusedUpdate, device: str) -> None:
-        self._update, tiles = update, 2 if update.shape.padded_inputs <= 64 else 1
+        tiles = min(2 if update.shape.padded_inputs <= 64 else 1, update.shape.max_forward_rows // 16)
+        self._update = update
         self._launch = make_tensor_launcher(value_kernel(update.shape, tiles), parse_device(device))
         self._num_blocks = 4 * torch.cuda.get_device_properties(device).multi_processor_count
 
@@ -247,7 +245,7 @@ class FusedActions:
         self._env_action = torch.zeros_like(buffer.action[0])
         kernel = act_kernel(shape, starts)
         self._launch = make_tensor_launcher(kernel, parse_device(device))
-        rows_per_block = WARPS * 16 * int(dict(kernel.constants)["TILES"])
+        rows_per_block = 16 * shape.act_tiles * shape.forward_warps
         most = MAX_ACT_BLOCKS * torch.cuda.get_device_properties(device).multi_processor_count
         self._num_blocks = min(-(-buffer.action.shape[1] // rows_per_block), most)
 

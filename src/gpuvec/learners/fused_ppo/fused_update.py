@@ -28,6 +28,11 @@ PACK_THREADS, SUM_THREADS = 256, 128  # per block: of the first kernel, and of t
 MIN_VECTORS_PER_BLOCK = 16  # vectors of four parameters of an optimiser block
 # Up to so many parameters an optimiser block has the fewest vectors, and the most threads for each of them.
 SMALL_NETWORK = 20_000
+LARGE_NETWORK = 100_000  # parameters, above which a thread of the optimiser has VECTORS_OF_LARGE vectors
+VECTORS_OF_LARGE = 4
+CHUNK_TILES = 1  # of 32 samples, that each warp of the backpropagation processes in a chunk
+PRODUCT_COLUMNS = 128  # of a block of weight_gradient.cu
+PRODUCT_STAGE_BYTES = 3 * 32 * 2  # of its shared memory, for each column of both operands: three stages of 32 samples in FP16
 SHARED_BYTES_PER_MULTIPROCESSOR, RESERVED_BYTES_PER_BLOCK = 227 * 1024, 1024  # of shared memory of a Hopper GPU
 
 GRADIENT_MEMBERS = {
@@ -37,6 +42,8 @@ GRADIENT_MEMBERS = {
     "num_minibatches": "i64", "minibatch_size": "i64", "num_samples": "i64", "index_bits": "i64", "clip": "double",
     "vf_coef": "double",
 }  # fmt: skip
+# Of the kernels of networks whose activations are kept, see activations.cuh.
+CHUNK_MEMBERS = {**GRADIENT_MEMBERS, "activations": "unsigned*", "block_sums": "float*", "chunk": "i64"}
 OPTIMIZER_MEMBERS = {
     "partial_gradients": "const float*", "advantage_sums": "const float*", "loss_sums": "const float*", "parameters": "float*",
     "exp_avg": "float*", "exp_avg_sq": "float*", "gradient": "float*", "step": "float*", "squared_norms": "unsigned long long*",
@@ -58,6 +65,9 @@ class UpdateConfig(NamedTuple):
     blocks_per_multiprocessor: int  # of the gradient kernel
     vectors_per_block: int  # of the optimiser kernel, of four parameters each
     optimizer_blocks: int
+    vectors_per_thread: int  # of the optimiser
+    gradient_blocks: int  # of the gradient kernel, or of the backpropagation, for each network
+    chunk_rows: int  # samples whose gradient is computed at a time
 
 
 def make_update_config(shape: NetworkShape, minibatch_size: int, multiprocessors: int) -> UpdateConfig:
@@ -76,21 +86,56 @@ def make_update_config(shape: NetworkShape, minibatch_size: int, multiprocessors
     tiles_per_block = -(-num_tiles // num_partials)
     # As few as possible with so many tiles per block, because the optimiser has to sum them.
     num_partials = -(-num_tiles // tiles_per_block)
+    gradient_blocks, chunk_rows = num_partials, minibatch_size
+    if shape.keeps_activations:
+        gradient_blocks = min(-(-minibatch_size // shape.rows_per_block), max(1, multiprocessors // 2))
+        chunk_rows = CHUNK_TILES * gradient_blocks * shape.rows_per_block
+        # A multiprocessor has one of the largest products of both networks.
+        num_partials = max(1, multiprocessors // (2 * -(-shape.hidden // PRODUCT_COLUMNS)))
     vectors = MIN_VECTORS_PER_BLOCK if shape.num_parameters() <= SMALL_NETWORK else 2 * MIN_VECTORS_PER_BLOCK
-    return UpdateConfig(num_partials, blocks, vectors, -(-shape.num_parameters() // (4 * vectors)))
+    per_thread = VECTORS_OF_LARGE if shape.num_parameters() > LARGE_NETWORK else 1
+    optimizer_blocks = -(-shape.num_parameters() // (4 * vectors * per_thread))
+    return UpdateConfig(num_partials, blocks, vectors, optimizer_blocks, per_thread, gradient_blocks, chunk_rows)
 
 
 def update_kernels(shape: NetworkShape, config: UpdateConfig) -> dict[str, CudaSource]:
     """Returns {name: kernel} of an update for a network `shape` and a launch configuration `config`."""
-    gradient_constants = shape.constants | {"BLOCKS_PER_MULTIPROCESSOR": config.blocks_per_multiprocessor}
     sum_constants = shape.constants | {"NUM_SUMS": NUM_SUMS}
     optimizer_constants = optimizer_sums(shape, config) | {"FROM_INBOX": 0}
     return {
         "pack_records": make_source("pack_records", PACK_MEMBERS, shape.constants, PACK_THREADS),
         "sum_advantages": make_source("sum_advantages", GRADIENT_MEMBERS, sum_constants, 256),
-        "gradient": make_source("gradient", GRADIENT_MEMBERS, gradient_constants, 32 * shape.warps, shape.shared_bytes),
+        **gradient_kernels(shape, config),
         "optimizer": make_source("optimizer", OPTIMIZER_MEMBERS, optimizer_constants, SUM_THREADS + 32),
     }
+
+
+def gradient_kernels(shape: NetworkShape, config: UpdateConfig) -> dict[str, CudaSource]:
+    """Returns {name: kernel} of the gradient of a minibatch: one, or two for each chunk.
+
+    Args:
+        shape: of the network.
+        config: of the update.
+    """
+    threads = 32 * shape.warps
+    if not shape.keeps_activations:
+        constants = shape.constants | {"BLOCKS_PER_MULTIPROCESSOR": config.blocks_per_multiprocessor}
+        return {"gradient": make_source("gradient", GRADIENT_MEMBERS, constants, threads, shape.shared_bytes)}
+    chunk = shape.constants | {"CHUNK_ROWS": config.chunk_rows}
+    shared_bytes = PRODUCT_STAGE_BYTES * (shape.hidden + PRODUCT_COLUMNS)
+    products = chunk | {
+        "NUM_SUMS": NUM_SUMS, "NUM_PARTIALS": config.num_partials, "NUM_BACKPROPAGATIONS": config.gradient_blocks,
+        "SHARED_BYTES": shared_bytes,
+    }  # fmt: skip
+    return {
+        "backpropagation": make_source("backpropagation", CHUNK_MEMBERS, chunk, threads, shape.shared_bytes),
+        "weight_gradient": make_source("weight_gradient", CHUNK_MEMBERS, products, shape.hidden, shared_bytes),
+    }
+
+
+def num_products(shape: NetworkShape) -> int:
+    """Returns how many blocks of weight_gradient.cu compute the products of one network for a part of the samples."""
+    return sum(-(-columns // PRODUCT_COLUMNS) for columns in (*[shape.hidden] * (shape.layers - 1), shape.padded_inputs)) + 1
 
 
 def optimizer_sums(shape: NetworkShape, config: UpdateConfig) -> dict[str, int | str]:
@@ -102,7 +147,8 @@ def optimizer_sums(shape: NetworkShape, config: UpdateConfig) -> dict[str, int |
     """
     return {
         "NUM_PARAMETERS": shape.num_parameters(), "NUM_PARTIALS": config.num_partials, "NUM_SUMS": NUM_SUMS,
-        "VECTORS_PER_BLOCK": config.vectors_per_block, "THREADS_PER_VECTOR": SUM_THREADS // config.vectors_per_block,
+        "VECTORS_PER_BLOCK": config.vectors_per_block, "VECTORS_PER_THREAD": config.vectors_per_thread,
+        "THREADS_PER_VECTOR": SUM_THREADS // config.vectors_per_block,
         "PARTIAL_SIZE": shape.num_parameters(), "LOSS_SIZE": NUM_SUMS,
     }  # fmt: skip
 
@@ -164,6 +210,11 @@ class FusedUpdate:
         """(N,) float32 that receives the gradient of each minibatch, for tests; 0 for none."""
         self.records = zeros(num_samples, shape.record_size)
         self.advantage_sums = zeros(num_updates, 3, ADVANTAGE_PARTS)
+        self._chunk_members: dict[str, Tensor] = {}
+        if shape.keeps_activations:
+            halves = config.chunk_rows * shape.activation_columns
+            block_sums = zeros(2 * config.gradient_blocks, 2 * shape.padded_outputs + NUM_SUMS)
+            self._chunk_members = {"activations": zeros(halves // 2, dtype=torch.int32), "block_sums": block_sums}
         self.partial_gradients, self.loss_sums = zeros(config.num_partials, count), zeros(config.num_partials, NUM_SUMS)
         self.kl_exceeded, self.step = zeros(num_updates + 1), zeros()
         self.squared_norms = zeros(config.optimizer_blocks, dtype=torch.int64)
@@ -263,9 +314,19 @@ class FusedUpdate:
             members: `gradient_members`.
             dependent_launch: whether a kernel of this package is launched before it.
         """
-        self._launch["gradient"](
-            2 * self.config.num_partials, dependent_launch=dependent_launch, minibatch=minibatch, **members
-        )
+        config = self.config
+        if not self.shape.keeps_activations:
+            self._launch["gradient"](
+                2 * config.gradient_blocks, dependent_launch=dependent_launch, minibatch=minibatch, **members
+            )
+            return
+        num_blocks = 2 * config.num_partials * num_products(self.shape)
+        for chunk in range(-(-self.minibatch_size // config.chunk_rows)):
+            arguments = {"minibatch": minibatch, "chunk": chunk, **members, **self._chunk_members}
+            self._launch["backpropagation"](
+                2 * config.gradient_blocks, dependent_launch=dependent_launch or chunk > 0, **arguments
+            )
+            self._launch["weight_gradient"](num_blocks, dependent_launch=True, **arguments)
 
     def gradient_members(self, buffer: RolloutBuffer) -> dict[str, Any]:
         """Returns the arguments of the kernels that read the rollout in `buffer`."""

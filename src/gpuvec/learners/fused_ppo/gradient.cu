@@ -38,7 +38,6 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
     const Permutation permutation(
         b.seed, *b.iteration, (int)(b.minibatch / b.num_minibatches), (u32)b.num_samples, (int)b.index_bits);
     const float* parameters = b.parameters + (ACTOR ? 0 : Network<OUTPUTS>::SIZE);
-    const float clip = (float)b.clip, vf_coef = (float)b.vf_coef;
 
     // A warp loads the records of its own rows, so it need not wait for other warps.
     auto load_records = [&](int tile) {
@@ -56,38 +55,21 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
     launch_dependents();
     if (part < num_tiles) load_records(part);  // before the wait, as the optimizer does not change them
     wait_for_previous();
-    float advantage_mean = 0.0f, advantage_scale = 0.0f, ent_coef = 0.0f, count = 0.0f, total = 0.0f, squares = 0.0f;
-    if (ACTOR) {  // loaded together with the parameters
-        const float* sums = b.advantage_sums + b.minibatch * 3 * 32 + lane;
-        count = sums[0], total = sums[32], squares = sums[64], advantage_mean = b.advantage[0], ent_coef = *b.ent_coef;
-    }
+    Objective<ACTOR, O> objective(b);
     load_weights<OUT>(shared.w, parameters);
-    if (ACTOR) {
-        count = sum_over_warp(count), total = sum_over_warp(total), squares = sum_over_warp(squares);
-        const float mean = total / fmaxf(count, 1.0f),
-                    variance = fmaxf(squares - total * mean, 0.0f) / fmaxf(count - 1.0f, 1.0f);
-        advantage_mean += mean, advantage_scale = 1.0f / (sqrtf(variance) + 1e-8f);
-    }
+    objective.start(parameters);
     // Addresses in shared memory.
     const u32 at_h1 = shared_address(shared.h1), at_h2 = shared_address(shared.h2);
     const u32 at_d1 = IN_PLACE_GRADIENTS ? at_h1 : shared_address(shared.d1),
               at_d2 = IN_PLACE_GRADIENTS ? at_h2 : shared_address(shared.d2);
-    const u32 at_w2 = shared_address(shared.w.w2) + lane_offset_rows_first<PH>(), at_w3 = shared_address(shared.w.w3),
-              at_x = shared_address(shared.x), at_z = shared_address(shared.z);
+    const u32 at_x = shared_address(shared.x), at_z = shared_address(shared.z);
     const u32 rows_first = lane_offset_rows_first<PH>(), columns_first = lane_offset_columns_first<PH>(),
               warp_offset = warp_row * PH * 2 + rows_first;
     // Partial gradients of this warp's weights, and sums of the gradients of its rows.
     const int w2_row = warp / W2_WARPS * (H / 2), w2_column = warp % W2_WARPS * (H / W2_WARPS);
-    float dw2[W2_ROWS][W2_COLUMNS][4] = {}, dw1[X / 8][4] = {}, dw3[O / 8][4] = {}, db3[O / 8][2] = {},
-          d_log_std[O / 8][2] = {};
-    float db2[4] = {}, value_loss = 0.0f, log_std[O / 8][2];
-    ActorSums actor_sums = {};
+    float dw2[W2_ROWS][W2_COLUMNS][4] = {}, dw1[X / 8][4] = {}, dw3[O / 8][4] = {}, db2[4] = {};
     // Tile of the warp's rows of the second layer whose biases the warp sums.
     const int bias_row = min(warp % W2_WARPS, W2_ROWS - 1);
-#pragma unroll
-    for (int n = 0; n < O / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) log_std[n][i] = GAUSSIAN ? parameters[N::LOG_STD + 8 * n + 2 * t + i] : 0.0f;
 
     // Add the gradients of 32 samples, from row s on: each warp has a part of the weights, for the samples of all warps.
     const bool has_units = H / 16 >= WARPS || warp < H / 16;  // whether this warp has 16 units of the first and last layer
@@ -187,25 +169,9 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
                     const int row = m * 16 + side * 8 + g;
                     const float* r = records + row * RECORD_SIZE;
                     const bool active = tile * BLOCK_ROWS + warp_row + row < size && (!HAS_MASK || r[ACTIVE] != 0.0f);
-                    float d[O / 8][2] = {};
-                    if (ACTOR) {
-                        const float advantage = (r[ADVANTAGE] - advantage_mean) * advantage_scale;
-#if GAUSSIAN
-                        gaussian_derivatives<O>(
-                            z[m], side, r, advantage, clip, ent_coef, active, actor_sums, d, log_std, d_log_std);
-#else
-                        categorical_derivatives<O>(z[m], side, r, advantage, clip, ent_coef, active, actor_sums, d);
-#endif
-                    } else {
-                        d[0][0] =
-                            value_derivative(z[m][0][2 * side], r, clip, vf_coef, active && t == 0 ? 1.0f : 0.0f, value_loss);
-                    }
+                    objective.differentiate(z[m], side, r, active, dz[m]);
 #pragma unroll
-                    for (int n = 0; n < O / 8; n++) {
-                        db3[n][0] += d[n][0], db3[n][1] += d[n][1];
-                        dz[m][n][side] = pack_halves(d[n][0], d[n][1]);
-                        *(u32*)(shared.z + (warp_row + row) * PO + 8 * n + 2 * t) = dz[m][n][side];
-                    }
+                    for (int n = 0; n < O / 8; n++) *(u32*)(shared.z + (warp_row + row) * PO + 8 * n + 2 * t) = dz[m][n][side];
                 }
         }
         __syncwarp();
@@ -217,34 +183,13 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
             for (int s = 0; s < BLOCK_ROWS; s += 32) add_last_layer(s);
             __syncthreads();
         }
-        {
-            const u32 weights = at_w3 + lane_offset_rows_first<PH>(),
-                      tail = at_w3 + (O / 16 * 16 + (lane & 7)) * PH * 2 + (lane >> 3) * 16;
-            u32 last[4];
+        u32 last[4];
 #pragma unroll
-            for (int j = 0; j < H / 16; j++) {
-                float c[TILES][4] = {}, d[TILES][4] = {};
+        for (int j = 0; j < H / 16; j++) {
+            float c[TILES][4] = {}, d[TILES][4] = {};
+            backpropagate_outputs<TILES, O>(shared.w.w3, dz, j, last, c, d);
 #pragma unroll
-                for (int k = 0; k < O / 16; k++) {
-                    u32 w[4];
-                    load_matrix_transposed(w, weights + k * 16 * PH * 2 + j * 32);
-#pragma unroll
-                    for (int m = 0; m < TILES; m++) {
-                        mma(c[m], dz[m][2 * k][0], dz[m][2 * k][1], dz[m][2 * k + 1][0], dz[m][2 * k + 1][1], w[0], w[1]);
-                        mma(d[m], dz[m][2 * k][0], dz[m][2 * k][1], dz[m][2 * k + 1][0], dz[m][2 * k + 1][1], w[2], w[3]);
-                    }
-                }
-                if (O % 16) {
-                    if (j % 2 == 0) load_matrix_transposed(last, tail + j * 32);
-#pragma unroll
-                    for (int m = 0; m < TILES; m++) {
-                        mma(c[m], dz[m][O / 8 - 1][0], dz[m][O / 8 - 1][1], last[j % 2 * 2]);
-                        mma(d[m], dz[m][O / 8 - 1][0], dz[m][O / 8 - 1][1], last[j % 2 * 2 + 1]);
-                    }
-                }
-#pragma unroll
-                for (int m = 0; m < TILES; m++) backpropagate(h[m][j], c[m], d[m]);
-            }
+            for (int m = 0; m < TILES; m++) backpropagate(h[m][j], c[m], d[m]);
         }
         if (LAYERS == 2) {
 #pragma unroll
@@ -254,13 +199,7 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
 #pragma unroll
             for (int j = 0; j < H / 16; j++) {
                 float c[TILES][4] = {}, d[TILES][4] = {};
-#pragma unroll
-                for (int k = 0; k < H / 16; k++) {
-                    u32 w[4];
-                    load_matrix_transposed(w, at_w2 + k * 16 * PH * 2 + j * 32);
-#pragma unroll
-                    for (int m = 0; m < TILES; m++) mma(c[m], h2[m][k], w[0], w[1]), mma(d[m], h2[m][k], w[2], w[3]);
-                }
+                backpropagate_second_layer<TILES>(shared.w.w2, h2, j, c, d);
 #pragma unroll
                 for (int m = 0; m < TILES; m++) backpropagate(h1[m][j], c[m], d[m]);
             }
@@ -313,21 +252,7 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
                 for (int i = 0; i < 2; i++) out[N::W3 + (8 * n + 2 * t + i) * H + row] = dw3[n][2 * side + i];
         }
     }
-    float* warp_sums = shared.warp_sums[warp];
-#pragma unroll
-    for (int n = 0; n < O / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float bias_sum = sum_over_column(db3[n][i]), log_std_sum = sum_over_column(d_log_std[n][i]);
-            if (g == 0) warp_sums[8 * n + 2 * t + i] = bias_sum, warp_sums[O + 8 * n + 2 * t + i] = log_std_sum;
-        }
-    const float loss_sums[NUM_SUMS] = {
-        actor_sums.policy_loss, value_loss, actor_sums.entropy, actor_sums.kl, actor_sums.clipped};
-#pragma unroll
-    for (int k = 0; k < NUM_SUMS; k++) {
-        const float sum = sum_over_warp(loss_sums[k]);
-        if (lane == 0) warp_sums[2 * O + k] = sum;
-    }
+    objective.store_sums(shared.warp_sums[warp]);
     __syncthreads();
     if (thread < 2 * O + NUM_SUMS) {
         float sum = 0.0f;

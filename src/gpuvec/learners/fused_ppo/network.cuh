@@ -1,6 +1,6 @@
 // A perceptron with one or two hidden layers of H units: the layout of its parameters, and its layers for the rows of a warp.
 //
-// Macros: FEATURES, HIDDEN (32, 64 or 128), LAYERS (number of hidden layers, 1 or 2), OUTPUTS (of the actor), WARPS (of a
+// Macros: FEATURES, HIDDEN (32, 64, 128 or 256), LAYERS (number of hidden layers, 1 or 2), OUTPUTS (of the actor), WARPS (of a
 // block), and those of tensor_core.cuh.
 #pragma once
 #include "tensor_core.cuh"
@@ -127,49 +127,109 @@ __device__ __forceinline__ void first_layer(const half* w1, const InputFragments
     }
 }
 
-// The activations h2 of the second hidden layer for the activations h1 of the first.
+// The sums c and d of units 16 j to 16 j + 7, and 16 j + 8 to 16 j + 15, of the second hidden layer for the activations h1 of the first.
+template <int M> __device__ __forceinline__ void second_layer_sums(
+    const half* w2, const float* b2, int j, const ActivationFragments* h1, float (*c)[4], float (*d)[4]) {
+    const u32 weights = shared_address(w2) + lane_offset_columns_first<PH>() + j * 16 * PH * 2;
+    const int t = threadIdx.x & 3;
+    const float2 low = *(const float2*)(b2 + 16 * j + 2 * t), high = *(const float2*)(b2 + 16 * j + 8 + 2 * t);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        c[m][0] = c[m][2] = low.x, c[m][1] = c[m][3] = low.y;
+        d[m][0] = d[m][2] = high.x, d[m][1] = d[m][3] = high.y;
+    }
+#pragma unroll
+    for (int k = 0; k < H / 16; k++) {
+        u32 b[4];
+        load_matrix(b, weights + k * 32);
+#pragma unroll
+        for (int m = 0; m < M; m++) mma(c[m], h1[m][k], b[0], b[1]), mma(d[m], h1[m][k], b[2], b[3]);
+    }
+}
+
+// The activations h2 of the second hidden layer.
 template <int M, bool HALF_TILE = false> __device__ __forceinline__ void second_layer(
     const half* w2, const float* b2, const ActivationFragments* h1, ActivationFragments* h2) {
-    const u32 weights = shared_address(w2) + lane_offset_columns_first<PH>();
-    const int t = threadIdx.x & 3;
 #pragma unroll
     for (int j = 0; j < H / 16; j++) {
-        const float2 low = *(const float2*)(b2 + 16 * j + 2 * t), high = *(const float2*)(b2 + 16 * j + 8 + 2 * t);
         float c[M][4], d[M][4];
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            c[m][0] = c[m][2] = low.x, c[m][1] = c[m][3] = low.y;
-            d[m][0] = d[m][2] = high.x, d[m][1] = d[m][3] = high.y;
-        }
-#pragma unroll
-        for (int k = 0; k < H / 16; k++) {
-            u32 b[4];
-            load_matrix(b, weights + j * 16 * PH * 2 + k * 32);
-#pragma unroll
-            for (int m = 0; m < M; m++) mma(c[m], h1[m][k], b[0], b[1]), mma(d[m], h1[m][k], b[2], b[3]);
-        }
+        second_layer_sums<M>(w2, b2, j, h1, c, d);
 #pragma unroll
         for (int m = 0; m < M; m++) activate<HALF_TILE>(h2[m][j], c[m], d[m]);
     }
 }
 
-// The outputs z of the last layer for the last activations h, as sums of 8 columns each.
-template <int M, int O> __device__ __forceinline__ void last_layer(
-    const half* w3, const float* b3, const ActivationFragments* h, float (*z)[O / 8][4]) {
-    const int lane = threadIdx.x & 31, t = lane & 3;
-    const u32 weights = shared_address(w3) + (lane & 7) * PH * 2 + (lane >> 3) * 16;
+// Starts the outputs z, as sums of 8 columns each, with their biases.
+template <int M, int O> __device__ __forceinline__ void start_outputs(const float* b3, float (*z)[O / 8][4]) {
 #pragma unroll
     for (int n = 0; n < O / 8; n++) {
-        const float2 bias = *(const float2*)(b3 + 8 * n + 2 * t);
+        const float2 bias = *(const float2*)(b3 + 8 * n + 2 * (threadIdx.x & 3));
 #pragma unroll
         for (int m = 0; m < M; m++) z[m][n][0] = z[m][n][2] = bias.x, z[m][n][1] = z[m][n][3] = bias.y;
+    }
+}
+
+// Adds the products of units 32 k to 32 k + 31 of the last hidden layer, with their activations h, to the outputs z.
+template <int M, int O, typename Fragments>
+__device__ __forceinline__ void add_to_outputs(const half* w3, int k, const Fragments& h, float (*z)[O / 8][4]) {
+    const int lane = threadIdx.x & 31;
+    const u32 weights = shared_address(w3) + (lane & 7) * PH * 2 + (lane >> 3) * 16 + k * 64;
 #pragma unroll
-        for (int k = 0; k < H / 32; k++) {
-            u32 b[4];
-            load_matrix(b, weights + n * 8 * PH * 2 + k * 64);
+    for (int n = 0; n < O / 8; n++) {
+        u32 b[4];
+        load_matrix(b, weights + n * 8 * PH * 2);
 #pragma unroll
-            for (int m = 0; m < M; m++) mma(z[m][n], h[m][2 * k], b[0], b[1]), mma(z[m][n], h[m][2 * k + 1], b[2], b[3]);
+        for (int m = 0; m < M; m++) mma(z[m][n], h(m, 0), b[0], b[1]), mma(z[m][n], h(m, 1), b[2], b[3]);
+    }
+}
+
+// The outputs z of the last layer for the last activations h.
+template <int M, int O> __device__ __forceinline__ void last_layer(
+    const half* w3, const float* b3, const ActivationFragments* h, float (*z)[O / 8][4]) {
+    start_outputs<M, O>(b3, z);
+#pragma unroll
+    for (int k = 0; k < H / 32; k++)
+        add_to_outputs<M, O>(w3, k, [&](int m, int u) { return h[m][2 * k + u]; }, z);
+}
+
+// Adds the gradients by the activations of units 16 j to 16 j + 15 of the last hidden layer to c and d, for those dz of the outputs.
+// `last` has the weights of the last eight outputs between two calls.
+template <int M, int O> __device__ __forceinline__ void backpropagate_outputs(
+    const half* w3, const u32 (*dz)[O / 8][2], int j, u32* last, float (*c)[4], float (*d)[4]) {
+    const int lane = threadIdx.x & 31;
+    const u32 at_w3 = shared_address(w3), weights = at_w3 + lane_offset_rows_first<PH>(),
+              tail = at_w3 + (O / 16 * 16 + (lane & 7)) * PH * 2 + (lane >> 3) * 16;
+#pragma unroll
+    for (int k = 0; k < O / 16; k++) {
+        u32 w[4];
+        load_matrix_transposed(w, weights + k * 16 * PH * 2 + j * 32);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            mma(c[m], dz[m][2 * k][0], dz[m][2 * k][1], dz[m][2 * k + 1][0], dz[m][2 * k + 1][1], w[0], w[1]);
+            mma(d[m], dz[m][2 * k][0], dz[m][2 * k][1], dz[m][2 * k + 1][0], dz[m][2 * k + 1][1], w[2], w[3]);
         }
+    }
+    if (O % 16) {
+        if (j % 2 == 0) load_matrix_transposed(last, tail + j * 32);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            mma(c[m], dz[m][O / 8 - 1][0], dz[m][O / 8 - 1][1], last[j % 2 * 2]);
+            mma(d[m], dz[m][O / 8 - 1][0], dz[m][O / 8 - 1][1], last[j % 2 * 2 + 1]);
+        }
+    }
+}
+
+// Adds the gradients by the activations of units 16 j to 16 j + 15 of the first hidden layer to c and d, for those d2 of the sums
+// of the second.
+template <int M> __device__ __forceinline__ void backpropagate_second_layer(
+    const half* w2, const ActivationFragments* d2, int j, float (*c)[4], float (*d)[4]) {
+    const u32 weights = shared_address(w2) + lane_offset_rows_first<PH>() + j * 32;
+#pragma unroll
+    for (int k = 0; k < H / 16; k++) {
+        u32 w[4];
+        load_matrix_transposed(w, weights + k * 16 * PH * 2);
+#pragma unroll
+        for (int m = 0; m < M; m++) mma(c[m], d2[m][k], w[0], w[1]), mma(d[m], d2[m][k], w[2], w[3]);
     }
 }
 

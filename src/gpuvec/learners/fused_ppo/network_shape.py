@@ -15,8 +15,8 @@ from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import SeparateMLP
 
 SOURCE_FOLDER = Path(__file__).parent
-HIDDEN_SIZES = (32, 64, 128)  # of hidden layers; others are padded with units whose weights stay 0
-MAX_FEATURES, MAX_OUTPUTS = 96, 48
+HIDDEN_SIZES = (32, 64, 128, 256)  # of hidden layers; others are padded with units whose weights stay 0
+MAX_FEATURES, MAX_OUTPUTS = 127, 48
 NUM_SUMS = 5  # sums of the loss that the gradient kernel writes, see objective.cuh
 MAX_SHARED_BYTES = 200 * 1024  # of a block of the gradient kernel, unless gradients are in place
 
@@ -51,12 +51,54 @@ class NetworkShape(NamedTuple):
     @property
     def warps(self) -> int:
         """Warps of a block of the gradient kernel."""
-        return 8 if self.hidden == 128 else 4
+        return 8 if self.hidden >= 128 else 4
+
+    @property
+    def forward_warps(self) -> int:
+        """Warps of a block of the kernels of rollouts, actions and values: a thread for each unit, at least."""
+        return max(4, self.hidden // 32)
+
+    @property
+    def max_forward_rows(self) -> int:
+        """Rows of a warp of these kernels, at most: the activations of both layers are in registers."""
+        return 16 if self.hidden > 128 else 32
+
+    @property
+    def act_tiles(self) -> int:
+        """Tiles of 16 rows that a warp of the kernel of actions processes at a time."""
+        return 2 if self.hidden <= 64 and self.padded_inputs <= 32 else 1
+
+    @property
+    def act_bytes(self) -> int:
+        """Bytes of shared memory of a block of the kernel of actions: weights, and outputs of its rows."""
+        rows = self.forward_warps * 16 * self.act_tiles
+        return self.weight_bytes(False) + rows * 4 * (self.padded_outputs + 1)
+
+    def rollout_bytes(self, rows: int) -> int:
+        """Returns the bytes of shared memory of a block of the kernel of rollouts, which has inputs and moments as well.
+
+        Args:
+            rows: of a warp.
+        """
+        row = 2 * self.input_pitch + 4 * (self.padded_outputs + 1)
+        moments = 4 * (2 * self.features if self.normalize else 1)
+        return self.weight_bytes(False) + self.forward_warps * rows * row + moments
+
+    @property
+    def keeps_activations(self) -> bool:
+        """Whether gradients of weights do not fit into registers, and another kernel computes them from stored activations."""
+        return self.hidden > 128
+
+    @property
+    def activation_columns(self) -> int:
+        """Numbers that are stored for a sample, of both networks, as activations.cuh describes."""
+        return self.padded_inputs + 4 * self.layers * self.hidden + self.padded_outputs + 8
 
     @property
     def tiles_per_warp(self) -> int:
         """Tiles of 16 rows that a warp of the gradient kernel processes at a time: two if registers suffice."""
-        return 2 if self.hidden <= 64 and self.padded_inputs <= 16 and self.outputs <= 8 else 1
+        is_small = self.hidden <= 64 and self.padded_inputs <= 16 and self.outputs <= 8
+        return 2 if is_small or self.keeps_activations else 1
 
     @property
     def rows_per_block(self) -> int:
@@ -66,7 +108,7 @@ class NetworkShape(NamedTuple):
     @property
     def in_place_gradients(self) -> bool:
         """Whether gradients overwrite the activations from which they are computed, since shared memory does not suffice."""
-        return self._shared_bytes(False) > MAX_SHARED_BYTES
+        return not self.keeps_activations and self._shared_bytes(False) > MAX_SHARED_BYTES
 
     @property
     def shared_bytes(self) -> int:
@@ -75,11 +117,14 @@ class NetworkShape(NamedTuple):
 
     def _shared_bytes(self, in_place_gradients: bool) -> int:
         h, o, rows = self.hidden, self.padded_outputs, self.rows_per_block
+        sums = self.warps * (2 * o + NUM_SUMS) * 4
+        if self.keeps_activations:
+            return self.weight_bytes(False) + sums
         layer, empty = rows * (h + 8), 8  # halves of the activations of a layer, and of a layer that does not exist
         second_layer = layer if self.layers == 2 else empty
         gradients = 2 * empty if in_place_gradients else layer + second_layer
         activations = 2 * (rows * (self.input_pitch + _pitch(o)) + layer + second_layer + gradients)
-        return rows * self.record_size * 4 + self.weight_bytes(False) + activations + self.warps * (2 * o + NUM_SUMS) * 4
+        return rows * self.record_size * 4 + self.weight_bytes(False) + activations + sums
 
     def weight_bytes(self, critic: bool) -> int:
         """Returns the bytes of shared memory of the parameters of the `critic`, or else of the actor."""

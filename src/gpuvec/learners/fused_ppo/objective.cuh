@@ -146,3 +146,68 @@ __device__ __forceinline__ float value_derivative(
     loss += weight * 0.5f * max_error * max_error;
     return depends_on_value ? weight * fmaxf(fminf(vf_coef * max_error, MAX_DERIVATIVE), -MAX_DERIVATIVE) : 0.0f;
 }
+
+// The objective of a network with O padded outputs for the samples of a lane: derivatives by the outputs, and sums over samples.
+template <bool ACTOR, int O> struct Objective {
+    float clip, vf_coef, ent_coef = 0.0f, advantage_mean = 0.0f, advantage_scale = 0.0f, value_loss = 0.0f;
+    float log_std[O / 8][2], db3[O / 8][2] = {}, d_log_std[O / 8][2] = {};  // those of the last biases and of log_std are sums
+    float count, total, squares;                                          // parts of the sums over the minibatch's advantages
+    ActorSums sums = {};
+
+    // Starts to load what the parameters are loaded together with.
+    template <typename Batch>
+    __device__ __forceinline__ Objective(const Batch& b) : clip((float)b.clip), vf_coef((float)b.vf_coef) {
+        if (!ACTOR) return;
+        const float* parts = b.advantage_sums + b.minibatch * 3 * 32 + (threadIdx.x & 31);
+        count = parts[0], total = parts[32], squares = parts[64], advantage_mean = b.advantage[0], ent_coef = *b.ent_coef;
+    }
+    // Completes the moments of the advantages, and loads log_std of the parameters of the network.
+    __device__ __forceinline__ void start(const float* parameters) {
+        if (ACTOR) {
+            count = sum_over_warp(count), total = sum_over_warp(total), squares = sum_over_warp(squares);
+            const float mean = total / fmaxf(count, 1.0f),
+                        variance = fmaxf(squares - total * mean, 0.0f) / fmaxf(count - 1.0f, 1.0f);
+            advantage_mean += mean, advantage_scale = 1.0f / (sqrtf(variance) + 1e-8f);
+        }
+#pragma unroll
+        for (int n = 0; n < O / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                log_std[n][i] = GAUSSIAN ? parameters[Network<ACTOR ? OUTPUTS : 1>::LOG_STD + 8 * n + 2 * (threadIdx.x & 3) + i] : 0.0f;
+    }
+    // Writes the derivatives by the outputs z of one side of a tile, whose record is r, in FP16. A sample that is not active adds none.
+    __device__ __forceinline__ void differentiate(const float (*z)[4], int side, const float* r, bool active, u32 (*dz)[2]) {
+        const bool is_first_lane = (threadIdx.x & 3) == 0;
+        float d[O / 8][2] = {};
+        if (ACTOR) {
+            const float advantage = (r[ADVANTAGE] - advantage_mean) * advantage_scale;
+#if GAUSSIAN
+            gaussian_derivatives<O>(z, side, r, advantage, clip, ent_coef, active, sums, d, log_std, d_log_std);
+#else
+            categorical_derivatives<O>(z, side, r, advantage, clip, ent_coef, active, sums, d);
+#endif
+        } else {
+            d[0][0] = value_derivative(z[0][2 * side], r, clip, vf_coef, active && is_first_lane ? 1.0f : 0.0f, value_loss);
+        }
+#pragma unroll
+        for (int n = 0; n < O / 8; n++)
+            db3[n][0] += d[n][0], db3[n][1] += d[n][1], dz[n][side] = pack_halves(d[n][0], d[n][1]);
+    }
+    // Writes the sums over the samples of a warp: db3, d_log_std, and those of the loss.
+    __device__ __forceinline__ void store_sums(float* warp_sums) const {
+        const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+        for (int n = 0; n < O / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float bias_sum = sum_over_column(db3[n][i]), log_std_sum = sum_over_column(d_log_std[n][i]);
+                if (g == 0) warp_sums[8 * n + 2 * t + i] = bias_sum, warp_sums[O + 8 * n + 2 * t + i] = log_std_sum;
+            }
+        const float loss_sums[NUM_SUMS] = {sums.policy_loss, value_loss, sums.entropy, sums.kl, sums.clipped};
+#pragma unroll
+        for (int k = 0; k < NUM_SUMS; k++) {
+            const float sum = sum_over_warp(loss_sums[k]);
+            if (lane == 0) warp_sums[2 * O + k] = sum;
+        }
+    }
+};

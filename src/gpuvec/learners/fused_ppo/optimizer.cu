@@ -1,19 +1,21 @@
 // A step of Adam (Kingma and Ba, 2015) with the gradient of a minibatch, clipped to a norm, and the metrics of the minibatch.
 //
-// A thread of the first warp has four parameters, a vector. The norm is that of the whole gradient, so the blocks wait for each
+// A thread of the first warp has vectors of four parameters: one, or several in large networks. The norm is that of the whole gradient, so the blocks wait for each
 // other once; they are launched only if all of them can be resident at the same time.
 //
 // With several shards a partial gradient is that of a shard, which send_sums.cu computes. With FROM_INBOX it is read from the inbox
 // of this process, as soon as the process of the shard has written it.
 //
-// Macros, besides those of partials.cuh: VECTORS_PER_BLOCK, FROM_INBOX, and with it those of inbox.cuh.
+// Macros, besides those of partials.cuh: VECTORS_PER_BLOCK (that are summed at a time), VECTORS_PER_THREAD, FROM_INBOX, and with it
+// those of inbox.cuh.
 #include "partials.cuh"
 #if FROM_INBOX
 #include "inbox.cuh"
 #endif
 
 constexpr int KL = 3;  // the index of the KL divergence among the sums of the loss
-constexpr int NUM_VECTORS = NUM_PARAMETERS / 4, NUM_BLOCKS = (NUM_VECTORS + VECTORS_PER_BLOCK - 1) / VECTORS_PER_BLOCK;
+constexpr int NUM_VECTORS = NUM_PARAMETERS / 4, BLOCK_VECTORS = VECTORS_PER_BLOCK * VECTORS_PER_THREAD,
+              NUM_BLOCKS = (NUM_VECTORS + BLOCK_VECTORS - 1) / BLOCK_VECTORS;
 constexpr int BLOCKS_PER_LANE = (NUM_BLOCKS + 31) / 32;  // blocks whose squared norms a lane reads
 constexpr int SUM_THREADS = VECTORS_PER_BLOCK * THREADS_PER_VECTOR;  // threads that sum gradients; one more warp sums the loss
 constexpr float BETA1 = 0.9f, BETA2 = 0.999f, EPS = 1e-5f, SMALLEST_NORMAL = 1.2e-38f;
@@ -31,45 +33,51 @@ struct StepValues {
 };
 
 extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(const __grid_constant__ Batch b) {
-    __shared__ float4 sums[THREADS_PER_VECTOR][VECTORS_PER_BLOCK];
+    __shared__ float4 sums[THREADS_PER_VECTOR][BLOCK_VECTORS];
     __shared__ StepValues step_values;
     const int thread = threadIdx.x, column = thread % VECTORS_PER_BLOCK, line = thread / VECTORS_PER_BLOCK, lane = thread & 31;
-    const int vector = blockIdx.x * VECTORS_PER_BLOCK + column;
-    const bool exists = vector < NUM_VECTORS, is_owner = line == 0 && exists, is_first_block = blockIdx.x == 0;
+    const int first_vector = blockIdx.x * BLOCK_VECTORS + column;  // of this thread; the next ones are VECTORS_PER_BLOCK apart
+    const bool is_first_block = blockIdx.x == 0;
+    auto exists = [&](int i) { return first_vector + i * VECTORS_PER_BLOCK < NUM_VECTORS; };
+    auto is_owner = [&](int i) { return line == 0 && exists(i); };
     launch_dependents();
     wait_for_previous();
-    float4 w, m, v;
+    float4 w[VECTORS_PER_THREAD], m[VECTORS_PER_THREAD], v[VECTORS_PER_THREAD];
     if (thread < SUM_THREADS) {
+#pragma unroll
+        for (int i = 0; i < VECTORS_PER_THREAD; i++) {
+            const int vector = first_vector + i * VECTORS_PER_BLOCK;
+            float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #if FROM_INBOX
-        // Lines add the rows of the shards as they add partial gradients, so that the sums have the same bits.
-        const u32 launch = (u32)*b.num_launches + 1;
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (int shard = line; shard < NUM_PARTIALS && exists; shard += THREADS_PER_VECTOR) {
-            float x[4];
-            receive<4>(inbox_row(b.inbox, launch, shard) + 4 * vector, launch, b.is_aborted, x);
-            sum.x += x[0], sum.y += x[1], sum.z += x[2], sum.w += x[3];
-        }
+            // Lines add the rows of the shards as they add partial gradients, so that the sums have the same bits.
+            const u32 launch = (u32)*b.num_launches + 1;
+            for (int shard = line; shard < NUM_PARTIALS && exists(i); shard += THREADS_PER_VECTOR) {
+                float x[4];
+                receive<4>(inbox_row(b.inbox, launch, shard) + 4 * vector, launch, b.is_aborted, x);
+                sum.x += x[0], sum.y += x[1], sum.z += x[2], sum.w += x[3];
+            }
 #else
-        const float4* partials = (const float4*)b.partial_gradients + (exists ? vector : 0);
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        // Lines share warps, and the loop has a barrier of a warp, so all lines have the same number of iterations.
+            const float4* partials = (const float4*)b.partial_gradients + (exists(i) ? vector : 0);
+            // Lines share warps, and the loop has a barrier of a warp, so all lines have the same number of iterations.
 #pragma unroll 1
-        for (int begin = 0; begin < NUM_PARTIALS; begin += THREADS_PER_VECTOR * PREFETCHED) {
-            const int first = begin + line;
-            float4 x[PREFETCHED];
+            for (int begin = 0; begin < NUM_PARTIALS; begin += THREADS_PER_VECTOR * PREFETCHED) {
+                const int first = begin + line;
+                float4 x[PREFETCHED];
 #pragma unroll
-            for (int k = 0; k < PREFETCHED; k++)
-                if (first + k * THREADS_PER_VECTOR < NUM_PARTIALS)
-                    x[k] = __ldcg(partials + (first + k * THREADS_PER_VECTOR) * (PARTIAL_SIZE / 4));
-                else x[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            __syncwarp();  // without it the assembler saves registers, and waits for one load after the other
+                for (int k = 0; k < PREFETCHED; k++)
+                    if (first + k * THREADS_PER_VECTOR < NUM_PARTIALS)
+                        x[k] = __ldcg(partials + (first + k * THREADS_PER_VECTOR) * (PARTIAL_SIZE / 4));
+                    else x[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                __syncwarp();  // without it the assembler saves registers, and waits for one load after the other
 #pragma unroll
-            for (int k = 0; k < PREFETCHED; k++) sum.x += x[k].x, sum.y += x[k].y, sum.z += x[k].z, sum.w += x[k].w;
-        }
+                for (int k = 0; k < PREFETCHED; k++) sum.x += x[k].x, sum.y += x[k].y, sum.z += x[k].z, sum.w += x[k].w;
+            }
 #endif
-        sums[line][column] = sum;
-        if (is_owner)
-            w = ((float4*)b.parameters)[vector], m = ((float4*)b.exp_avg)[vector], v = ((float4*)b.exp_avg_sq)[vector];
+            sums[line][i * VECTORS_PER_BLOCK + column] = sum;
+            if (is_owner(i))
+                w[i] = ((float4*)b.parameters)[vector], m[i] = ((float4*)b.exp_avg)[vector],
+                v[i] = ((float4*)b.exp_avg_sq)[vector];
+        }
     } else {  // the last warp
         float loss_sums[NUM_SUMS] = {}, lane_sum = 0.0f;
 #if FROM_INBOX
@@ -106,14 +114,22 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(cons
     if (thread >= 32) return;
 
     const auto [scale, kl_exceeded, step, step_size, root, num_launches] = step_values;
-    float4 g = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (is_owner) {
+    float4 g[VECTORS_PER_THREAD];
+    float squares = 0.0f;
 #pragma unroll
-        for (int k = 0; k < THREADS_PER_VECTOR; k++)
-            g.x += sums[k][column].x, g.y += sums[k][column].y, g.z += sums[k][column].z, g.w += sums[k][column].w;
-        g.x *= scale, g.y *= scale, g.z *= scale, g.w *= scale;
+    for (int i = 0; i < VECTORS_PER_THREAD; i++) {
+        float4& x = g[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (is_owner(i)) {
+#pragma unroll
+            for (int k = 0; k < THREADS_PER_VECTOR; k++) {
+                const float4 sum = sums[k][i * VECTORS_PER_BLOCK + column];
+                x.x += sum.x, x.y += sum.y, x.z += sum.z, x.w += sum.w;
+            }
+            x.x *= scale, x.y *= scale, x.z *= scale, x.w *= scale;
+        }
+        squares += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
     }
-    const float squared_norm = sum_over_warp(g.x * g.x + g.y * g.y + g.z * g.z + g.w * g.w);
+    const float squared_norm = sum_over_warp(squares);
 
     // Each block stores its squared norm together with the number of launches in one word, so that a norm of this launch is
     // distinguished from one of the launch before, and no other synchronisation is needed. The first block changes the metrics,
@@ -140,18 +156,22 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(cons
         if (kl_exceeded == 0.0f) *b.step = step;
         *b.num_launches = num_launches;
     }
-    if (!is_owner) return;
-    if (b.gradient) ((float4*)b.gradient)[vector] = g;
-    if (kl_exceeded != 0.0f) return;
     const float clip = fminf(__fdividef((float)b.max_grad_norm, norm + 1e-6f), 1.0f);
-    float *gs = &g.x, *ws = &w.x, *ms = &m.x, *vs = &v.x;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const float x = gs[k] * clip;
-        ms[k] += (1.0f - BETA1) * (x - ms[k]), vs[k] = BETA2 * vs[k] + (1.0f - BETA2) * x * x;
-        // v * rsqrt(v) is sqrt(v), and 0 for v = 0 because of the bound.
-        ws[k] -= __fdividef(step_size * ms[k], vs[k] * rsqrtf(fmaxf(vs[k], SMALLEST_NORMAL)) * root + EPS);
+    for (int i = 0; i < VECTORS_PER_THREAD; i++) {
+        if (!is_owner(i)) continue;
+        const int vector = first_vector + i * VECTORS_PER_BLOCK;
+        if (b.gradient) ((float4*)b.gradient)[vector] = g[i];
+        if (kl_exceeded != 0.0f) continue;
+        float *gs = &g[i].x, *ws = &w[i].x, *ms = &m[i].x, *vs = &v[i].x;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float x = gs[k] * clip;
+            ms[k] += (1.0f - BETA1) * (x - ms[k]), vs[k] = BETA2 * vs[k] + (1.0f - BETA2) * x * x;
+            // v * rsqrt(v) is sqrt(v), and 0 for v = 0 because of the bound.
+            ws[k] -= __fdividef(step_size * ms[k], vs[k] * rsqrtf(fmaxf(vs[k], SMALLEST_NORMAL)) * root + EPS);
+        }
+        if (!isfinite(w[i].x + w[i].y + w[i].z + w[i].w)) b.fault_rows[1] = 0;
+        ((float4*)b.parameters)[vector] = w[i], ((float4*)b.exp_avg)[vector] = m[i], ((float4*)b.exp_avg_sq)[vector] = v[i];
     }
-    if (!isfinite(w.x + w.y + w.z + w.w)) b.fault_rows[1] = 0;
-    ((float4*)b.parameters)[vector] = w, ((float4*)b.exp_avg)[vector] = m, ((float4*)b.exp_avg_sq)[vector] = v;
 }

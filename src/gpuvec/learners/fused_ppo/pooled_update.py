@@ -148,8 +148,9 @@ class PooledUpdate:
             update.launch_gradient(minibatch, gradient_members, dependent_launch=k > 0 or minibatch > 0)
         inboxes = self._inboxes
         target: dict[str, Any] = {"rows": self._rows} if inboxes is None else {"inboxes": inboxes.addresses}
+        config = self._updates[0].config
         self._launch["send_sums"](
-            self._updates[0].config.optimizer_blocks, self._num_local, dependent_launch=True,
+            config.optimizer_blocks * config.vectors_per_thread, self._num_local, dependent_launch=True,
             partial_gradients=self._partial_gradients, loss_sums=self._loss_sums, num_launches=self._updates[0].num_launches,
             rank=self._processes.rank, **target,
         )  # fmt: skip
@@ -212,8 +213,9 @@ def reason_too_large(shape: NetworkShape, args: PPOArgs, num_shards: int = 1) ->
     """
     device, properties = parse_device(args.device), torch.cuda.get_device_properties(args.device)
     available = nvrtc.max_shared_memory(device)
-    if shape.shared_bytes > available:
-        needed = f"a block of the gradient needs {shape.shared_bytes:,} bytes of shared memory"
+    shared_bytes = max(shape.shared_bytes, shape.act_bytes)
+    if shared_bytes > available:
+        needed = f"a block of the kernels needs {shared_bytes:,} bytes of shared memory"
         return f"{needed}; {properties.name} has {available:,}"
     minibatch_size = args.steps_per_iteration // num_shards // args.num_minibatches
     config = make_update_config(shape, minibatch_size, properties.multi_processor_count)
