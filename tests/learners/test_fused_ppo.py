@@ -371,7 +371,7 @@ def test_env_functions_are_linked_into_the_rollout(name, cuda_c) -> None:
     [
         ({"shared": True}, "not one perceptron each"),
         ({"precision": "bf16"}, "precision is bf16"),
-        ({"hidden": (256, 64)}, "hidden layers are"),
+        ({"hidden": (257, 64)}, "hidden layers are"),
         ({"hidden": (64, 64, 64)}, "hidden layers are"),
     ],
 )
