@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.layout.buffers import (
-    SCALARS,
-    Buffer,
-    KernelOptions,
-    Layout,
-)
+from gpuvec.engine.layout.buffers import SCALARS, Buffer, KernelOptions, Layout
 from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, make_critic_schema, make_schema
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
 from gpuvec.spec import Environment
+
+STEP_OUTPUTS = {"reward": Buffer(np.float32), "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_)}
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,12 @@ class KernelSpec:
         """The buffers of the kernels."""
         schema, options = self.schema, self.options
         if isinstance(schema, SingleAgentSchema):
-            layout = _single_agent_layout(schema)
+            num_floats = len(schema.float_fields)
+            persistent = {"state": Buffer(np.float32, (num_floats,), wide=True)} if num_floats else {}
+            persistent |= {f"state_{k}": Buffer(dtype) for k, dtype in schema.non_float_fields.items()}
+            outputs, scratch = {"obs": Buffer(np.float32, (schema.num_features,), wide=True), **STEP_OUTPUTS}, {}
         else:
-            layout = _multi_agent_layout(schema, options, self.split)
-        outputs = layout.outputs
+            persistent, scratch, outputs = _multi_agent_buffers(schema, options, self.split)
         critic = make_critic_schema(self.env, schema)
         if critic is not None:
             shape, is_wide = (*schema.agents_shape, critic.num_features), critic.has_only_self_features
@@ -66,12 +65,10 @@ class KernelSpec:
         parts = schema.parts if isinstance(schema, MultiAgentSchema) else (schema,)
         first_action, *other_actions = (Buffer(part.action.dtype, (*part.agents_shape, *part.action.shape)) for part in parts)
         first_name, *other_names = _names(schema, "action")
-        reset_inputs = {
-            "mask": Buffer(np.bool_),
-            "seeds": Buffer(np.uint32, (3,)),
-        }  # whether the row has a seed, seed, high word
-        return layout._replace(
-            persistent=layout.persistent | bookkeeping,
+        reset_inputs = {"mask": Buffer(np.bool_), "seeds": Buffer(np.uint32, (3,))}  # whether there is a seed, seed, high word
+        return Layout(
+            persistent=persistent | bookkeeping,
+            scratch=scratch,
             pool=pool | {"pool_size": Buffer(np.int32, rows="batch")} if pool else {},
             inputs={first_name: first_action, **reset_inputs, **dict(zip(other_names, other_actions, strict=True))},
             outputs=outputs,
@@ -101,17 +98,7 @@ def _names(schema: EnvSchema, name: str) -> list[str]:
     return [f"{name}{part.suffix}" for part in schema.parts] if isinstance(schema, MultiAgentSchema) else [name]
 
 
-def _single_agent_layout(schema: SingleAgentSchema) -> Layout:
-    """Lists the buffers of the state and of a step's outputs."""
-    num_floats = len(schema.float_fields)
-    persistent = {"state": Buffer(np.float32, (num_floats,), wide=True)} if num_floats else {}
-    persistent |= {f"state_{k}": Buffer(dtype) for k, dtype in schema.non_float_fields.items()}
-    obs = Buffer(np.float32, (schema.num_features,), wide=True)
-    outputs = {"obs": obs, "reward": Buffer(np.float32), "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_)}
-    return Layout(persistent, {}, {}, {}, outputs)
-
-
-def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> Layout:
+def _multi_agent_buffers(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> tuple[dict[str, Buffer], ...]:
     """Lists the buffers of the state, those that one kernel writes for the next, and those of a step's outputs."""
     arrays, shape = schema.array_fields, schema.agents_shape
     packed_buffers = {
@@ -138,11 +125,7 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
         )
         for part in schema.parts
     }
-    outputs |= {
-        "reward": Buffer(np.float32, shape if options.reward == "agents" else ()),
-        "terminated": Buffer(np.bool_),
-        "truncated": Buffer(np.bool_),
-    }
+    outputs |= STEP_OUTPUTS | {"reward": Buffer(np.float32, shape if options.reward == "agents" else ())}
     agent_flags = {"agent_mask": Buffer(np.bool_, shape), "agent_terminated": Buffer(np.bool_, shape)}
     if schema.metrics:
         persistent["metric_state"] = Buffer(np.float32, (len(schema.metrics),))
@@ -159,4 +142,4 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
         scratch |= agent_flags
     else:
         outputs |= agent_flags
-    return Layout(persistent, scratch, {}, {}, outputs)
+    return persistent, scratch, outputs

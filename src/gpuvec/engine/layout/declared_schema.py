@@ -728,17 +728,14 @@ def _list_parts(env: MultiAgentEnv, schema: MultiAgentSchema) -> list[FeaturePar
         index = 0 if len(shape) == 1 else (0,) * len(shape)
         calls.append(("blocks", block.function, math.prod(shape), block.over, (0, index)))
     calls.append(("self_features", observation.self_features, 1, "", (0,)))
-    s, t, p = _zero_state(env, schema), Time(0, 1), kernel_params(env)
+    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.array_fields.items()}
+    zeros |= {k: dtype(0) for k, dtype in schema.scalar_fields.items()}
+    s, t, p = env.state(**{k: zeros[k] for k in env.state._fields}), Time(0, 1), kernel_params(env)
     with np.errstate(all="ignore"):
         return [
             FeaturePart(name, function, len(author_function(function)(*indices, s, t, p)), count, over)
             for name, function, count, over, indices in calls
         ]
-
-
-def _zero_state(env: MultiAgentEnv, schema: MultiAgentSchema) -> Any:
-    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.array_fields.items()}
-    return env.state(**{k: zeros[k] if k in zeros else schema.scalar_fields[k](0) for k in env.state._fields})
 
 
 # The observation of a critic, which an environment may declare beside that of its agents.
