@@ -71,7 +71,7 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
         num_envs: E.
     """
     agents = schema.num_agents
-    if schema.role_schemas or schema.obs.is_image or schema.observation.blocks:
+    if not schema.has_tile_rows:
         return _launch_without_tiles(schema, num_envs)
     if agents <= DIRECT_MAX_AGENTS and agents * num_envs <= DIRECT_MAX_TOTAL:
         rows = agents * max(1, schema.observation.max_neighbors)

@@ -67,7 +67,7 @@ def _multi_agent_loop(spec: KernelSpec) -> _MultiAgentLoop:
     prologue, finish = "    e0, m, thread = e, 1, 0\n", segment_lines("finish", program.finish)
     reset = f"def reset_env(b, w, e, clock, r):\n{prologue}{segment_lines('reset', program.reset)}{finish}"
     step = f"def step_env(b, w, e, clock):\n{prologue}{segment_lines('step', program.step)}"
-    step += "    has_ended = check_end(b, w, e0, 0, clock)\n"
+    step += "    has_ended = check_end(b, w, e0, 0, 0, clock)\n"
     if program.episode_end:
         step += f"    if has_ended:\n{segment_lines('end', program.episode_end, '        ')}"
     work = f"def make_work(address):\n    return Work({', '.join(views)})\n"

@@ -28,7 +28,7 @@ from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors import NeighborSearch
 from gpuvec.engine.multi_agent.observation_stores import TileFunctions, tile_elements
 from gpuvec.engine.multi_agent.program import Program, make_program
-from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
+from gpuvec.engine.multi_agent.segments import BlockShape, Segment, segment_source
 from gpuvec.engine.multi_agent.state_access import WorkArrays
 from gpuvec.errors import OutOfMemoryError
 
@@ -37,8 +37,6 @@ WORD_ALIGNMENT = ", 16"  # bytes, of arrays that threads access in words of 16 b
 PROLOGUE = (
     "    wait_for_previous()\n    block, thread = assume_nonnegative(cuda.blockIdx.x), assume_nonnegative(cuda.threadIdx.x)\n"
 )
-# Example arguments of a segment's function, after the batch and the work
-SEGMENT_EXAMPLES = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
 MAX_SHARED_BYTES = 48 << 10  # of the arrays that the threads of a block share
 SEARCH_BLOCKS_PER_SM = 8  # for which a multiprocessor should have registers, in a search that visits all agents
 # More blocks on a multiprocessor hide more latency, and a thread rarely reloads the registers that it spills.
@@ -126,7 +124,7 @@ def _program_body(parts: _KernelParts) -> FunctionType:
         # All threads have read the clock, as the segments of a step have a barrier.
         source += "    if thread == 0:\n        advance_clock(b, block, u32(1))\n"
         scope["check_end"] = _segment_function(parts, program.check_end)
-        env_ended = f"{block.has_env} and check_end(b, w, e0 + {block.env}, {block.env}, clock)"
+        env_ended = f"{block.has_env} and check_end(b, w, e0 + {block.env}, {block.env}, 0, clock)"
         source += f"    any_ended = cuda.syncthreads_or(i32({env_ended}))\n"
         if program.episode_end:
             source += "    if any_ended != 0:\n"
@@ -218,7 +216,7 @@ def _segment_function(parts: _KernelParts, segment: Segment) -> DeviceFunction:
     """The function of a segment in the form that a kernel calls."""
     request = [parts.example_request] if segment.takes_request else []
     work = _example_work(parts.program)
-    return callable_from_kernel(segment.function, parts.example_batch, work, *SEGMENT_EXAMPLES[segment.unit], u32(0), *request)
+    return callable_from_kernel(segment.function, parts.example_batch, work, 0, 0, 0, u32(0), *request)
 
 
 def _segment_lines(
@@ -235,7 +233,7 @@ def _segment_lines(
         scope[f"{name}_{n}"] = _segment_function(parts, segment)
         if segment.after_round is not None:
             work = _example_work(parts.program)
-            arguments = parts.example_batch, work, *SEGMENT_EXAMPLES[BLOCK], u32(0)
+            arguments = parts.example_batch, work, 0, 0, 0, u32(0)
             scope[f"{name}_{n}_after_round"] = callable_from_kernel(segment.after_round, *arguments)
         lines += segment_source(segment, f"{name}_{n}", block, margin)
     return lines.replace("barrier()", "cuda.syncthreads()")
