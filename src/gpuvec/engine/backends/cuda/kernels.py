@@ -43,7 +43,7 @@ from gpuvec.engine.single_agent.env_functions import (
     register_values,
     store_env_and_start,
 )
-from gpuvec.engine.single_agent.rollout import BRANCHLESS, WITH_BRANCHES, compose_rollout
+from gpuvec.engine.single_agent.rollout import BRANCHLESS, WITH_BRANCHES, rollout, rollout_values
 from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, Policy, RolloutRequest
 from gpuvec.engine.single_agent.step import action_argument, compose_reset_and_step, step
 from gpuvec.random import Key
@@ -134,11 +134,11 @@ def _rollout_body(spec: KernelSpec, policy: Policy, launch_config: SingleAgentLa
     example_batch, _ = example_arguments(spec)
     wait_for_previous = numba_cuda.wait_for_previous()
     style = BRANCHLESS if launch_config.latency_bound else WITH_BRANCHES
-    rollout_env = compose_rollout(spec, ops, policy, style)
+    rollout_env = bind(rollout, **rollout_values(spec, ops, policy, style))
     rollout_env = callable_from_kernel(rollout_env, example_batch, 0, u32(0), RolloutRequest(0))
     read_clock, advance_clock = make_clock_functions(ops, example_batch)
 
-    def rollout(b: Batch, r: RolloutRequest) -> None:
+    def kernel(b: Batch, r: RolloutRequest) -> None:
         wait_for_previous()
         clock = read_clock(b, cuda.blockIdx.x)
         cuda.syncthreads()  # all threads of the block have read its clock
@@ -148,7 +148,7 @@ def _rollout_body(spec: KernelSpec, policy: Policy, launch_config: SingleAgentLa
         if e < b.n:
             rollout_env(b, e, clock, r)
 
-    return rollout
+    return kernel
 
 
 # The functions of an environment with one agent for kernels in CUDA C++ that step it, compiled from Python to LTO-IR.
