@@ -96,11 +96,12 @@ class Simulation:
         """For a message, the size of the observations of many agents, and what would reduce it."""
         if not isinstance(self.schema, MultiAgentSchema):
             return ""
-        agents, parts = self.schema.num_agents, self.schema.parts
-        observes_all = any(part.observation.max_neighbors >= agents - 1 for part in parts)
+        parts = self.schema.parts
+        observes_all = any(part.observation.max_neighbors >= self.schema.num_agents - 1 for part in parts)
         advice = "fewer environments or agents" + (", or observing the K nearest," if observes_all else "")
         num_bytes = sum(4 * part.num_agents * part.num_features for part in parts)
-        size = f"{num_bytes:,} bytes each ({agents} agents, {' or '.join(str(part.num_features) for part in parts)} numbers)"
+        numbers = " or ".join(str(part.num_features) for part in parts)
+        size = f"{num_bytes:,} bytes each ({self.schema.num_agents} agents, {numbers} numbers)"
         return f", whose observations are {size}; {advice} would fit"
 
     def _reset_launchers(self) -> None:

@@ -29,7 +29,18 @@ def make_elementwise_launcher(operation: Elementwise, device: Device) -> Callabl
     if device.kind == "cpu":
         loop = _cpu_loop(operation)
         return lambda stream, *members: loop(members)
-    return _simulator_launcher(operation) if device.kind == "simulator" else _cuda_launcher(operation, device)
+    if device.kind == "cuda":
+        return _cuda_launcher(operation, device)
+    from gpuvec.engine.backends.cuda import numba_cuda
+    from gpuvec.engine.backends.simulator import short_switch_interval
+
+    kernel, batch = numba_cuda.cuda.jit(kernel_body(operation)), operation.batch
+
+    def launch(stream: int, *members: int) -> None:
+        with short_switch_interval():
+            kernel[-(-members[-1] // operation.threads), operation.threads](batch(*members))
+
+    return launch
 
 
 def _key(operation: Elementwise, target: object) -> Callable[[], str]:
@@ -118,19 +129,6 @@ def compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> Binary:
 
     signature = numba_cuda.kernel_signature(operation.batch, None, ())
     return linker.link(numba_cuda.compile_kernel(kernel_body(operation), signature, cc, "ltoir", operation.threads), cc)
-
-
-def _simulator_launcher(operation: Elementwise) -> Callable[..., None]:
-    from gpuvec.engine.backends.cuda import numba_cuda
-    from gpuvec.engine.backends.simulator import short_switch_interval
-
-    kernel, batch = numba_cuda.cuda.jit(kernel_body(operation)), operation.batch
-
-    def launch(stream: int, *members: int) -> None:
-        with short_switch_interval():
-            kernel[-(-members[-1] // operation.threads), operation.threads](batch(*members))
-
-    return launch
 
 
 def _cuda_launcher(operation: Elementwise, device: Device) -> Callable[..., None]:

@@ -55,12 +55,10 @@ def static_array_class(numba: NumbaApi) -> Any:
             """Returns the type of a variable that is sometimes of this type and sometimes of another."""
             return self.numba_array.unify(typingctx, other.numba_array if isinstance(other, StaticArray) else other)
 
-    @numba.extending.register_model(StaticArray)
-    class _StaticArrayModel(numba.data_models.PrimitiveModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
-        def __init__(self, model_manager: Any, array_type: NumbaType) -> None:
-            element_type = model_manager.lookup(array_type.dtype).get_data_type()
-            super().__init__(model_manager, array_type, element_type.as_pointer())
-
+    pointer = numba.data_models.PrimitiveModel
+    numba.extending.register_model(StaticArray)(
+        lambda manager, kind: pointer(manager, kind, manager.lookup(kind.dtype).get_data_type().as_pointer())
+    )
     _register_typing(numba, StaticArray)
     _register_elements(numba, StaticArray)
 

@@ -136,26 +136,27 @@ class KnnFunctions(NamedTuple):
 
 def make_knn(ctx: MultiAgentContext) -> KnnFunctions | None:
     """Compiles the functions of the search for a context `ctx`; None if there is no search."""
-    search, agents = ctx.schema.search, ctx.num_agents
-    if search is None:
+    if ctx.schema.search is None:
         return None
-    num_nearest = ctx.schema.array_fields[search.field].shape[1]
-    searches = every_agent if search.mask is None else device_function(search.mask)
-    clear_lines = "".join(f"    s.{search.field}[i, {k}] = i32(-1)\n" for k in range(num_nearest))
+    num_nearest = ctx.schema.array_fields[ctx.schema.search.field].shape[1]
+    searches = every_agent if ctx.schema.search.mask is None else device_function(ctx.schema.search.mask)
+    clear_lines = "".join(f"    s.{ctx.schema.search.field}[i, {k}] = i32(-1)\n" for k in range(num_nearest))
     clear_row = inline_function(generate_function("clear_row", f"def clear_row(i, s):\n{clear_lines}", i32=i32))
-    scope = {"distance": device_function(search.distance)} | SOURCE_NAMES
-    source = "def knn_by_distance(i, s, p, w):\n" + initial_lines(num_nearest, "    ") + f"    for j in range({agents}):\n"
+    scope = {"distance": device_function(ctx.schema.search.distance)} | SOURCE_NAMES
+    source = (
+        "def knn_by_distance(i, s, p, w):\n" + initial_lines(num_nearest, "    ") + f"    for j in range({ctx.num_agents}):\n"
+    )
     source += "        d = f32(distance(i, j, s, p))\n" + insert_lines(num_nearest, "        ", in_order=True)
-    source += store_lines(search.field, num_nearest, "    ")
+    source += store_lines(ctx.schema.search.field, num_nearest, "    ")
     knn_by_distance = inline_function(generate_function("knn_by_distance", source, **scope))
-    cell_list = make_cell_list(ctx, search)
-    if agents > KEYS_MAX_AGENTS:
+    cell_list = make_cell_list(ctx, ctx.schema.search)
+    if ctx.num_agents > KEYS_MAX_AGENTS:
         return KnnFunctions(searches, clear_row, knn_by_distance, knn_by_distance, cell_list)
     # A key has the bits of a distance, except for the lowest bits, which hold the agent. All keys are different. Their order is
     # that of the distances, unless two successive keys have the same bits of the distance: then the search by distance writes
     # the row. One key more than the row has agents shows whether the last one is certain.
-    low_bits = (1 << max(1, (agents - 1).bit_length())) - 1
-    remainder = agents % BATCH_SIZE
+    low_bits = (1 << max(1, (ctx.num_agents - 1).bit_length())) - 1
+    remainder = ctx.num_agents % BATCH_SIZE
     keys = [f"k{k}" for k in range(num_nearest + 1)]
 
     def merge_batch(margin: str, count: int) -> str:
@@ -168,12 +169,12 @@ def make_knn(ctx: MultiAgentContext) -> KnnFunctions | None:
 
     source = f"def knn_by_key(i, s, p, w):\n    best, j = ({'last_key, ' * len(keys)}), zero\n"
     source += merge_batch("    ", remainder) + f"    j = i32({remainder})\n" if remainder else ""
-    source += f"    while j < {agents}:\n{merge_batch('        ', BATCH_SIZE)}        j = i32(j + i32({BATCH_SIZE}))\n"
+    source += f"    while j < {ctx.num_agents}:\n{merge_batch('        ', BATCH_SIZE)}        j = i32(j + i32({BATCH_SIZE}))\n"
     source += f"    {', '.join(keys)} = best\n"
     distinct = [f"(({a} ^ {b}) > low_bits) | ({a} >= infinity_bits)" for a, b in pairwise(keys)]
     source += "    is_certain = (k0 >= zero)" + "".join(f" & ({condition})" for condition in distinct) + "\n"
     for k in range(num_nearest):
-        source += f"    s.{search.field}[i, {k}] = k{k} & low_bits if k{k} < infinity_bits else i32(-1)\n"
+        source += f"    s.{ctx.schema.search.field}[i, {k}] = k{k} & low_bits if k{k} < infinity_bits else i32(-1)\n"
     source += "    if not is_certain:\n        knn_by_distance(i, s, p, w)\n"
     scope |= {"last_key": i32(2**31 - 1), "low_bits": i32(low_bits), "infinity_bits": i32(INFINITY_BITS), "zero": i32(0)}
     scope |= {"pack_key": ctx.array_ops.pack_key, "merge_k_smallest": ctx.array_ops.merge_k_smallest}
@@ -422,10 +423,9 @@ def make_neighbor_search(ctx: MultiAgentContext, knn: KnnFunctions) -> NeighborS
         ctx: the context.
         knn: the functions of the search.
     """
-    threads, blocks = ctx.launch.threads_per_search_block, ctx.launch.search_blocks_per_env
     values = {"ctx": ctx, "knn": knn, "same_step": ctx.same_step}
-    values |= {"search_threads": threads, "blocks_per_env": blocks}
-    arrays: WorkArrays = {"num_tasks": (i32, (1,)), "tasks": (i32, (2 * threads,))}
+    values |= {"search_threads": ctx.launch.threads_per_search_block, "blocks_per_env": ctx.launch.search_blocks_per_env}
+    arrays: WorkArrays = {"num_tasks": (i32, (1,)), "tasks": (i32, (2 * ctx.launch.threads_per_search_block,))}
     rounds: Callable[..., int] = one_round
     functions: tuple[Callable[..., None], ...] = (clear_tasks, collect_tasks, search_tasks)
     if knn.cell_list is not None:

@@ -174,29 +174,30 @@ def _make_context(
     spec: KernelSpec, ops: MemoryOps, array_ops: ArrayOps, counters: SharedCounters, launch: MultiAgentLaunch
 ) -> MultiAgentContext:
     """The context of an environment; arguments as of `make_program`."""
-    schema, options = spec.schema, spec.options
-    assert isinstance(schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
+    assert isinstance(spec.schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
     env = as_multi_agent(spec.env) if isinstance(spec.env, SingleAgentEnv) else spec.env
-    readers = make_param_readers(env, options, ops, array_ops)
-    ctx = MultiAgentContext(env, schema, options, launch, ops, array_ops, counters, *readers, make_rng_streams(ops))
+    readers = make_param_readers(env, spec.options, ops, array_ops)
+    ctx = MultiAgentContext(env, spec.schema, spec.options, launch, ops, array_ops, counters, *readers, make_rng_streams(ops))
     ctx = replace(ctx, access=make_state_access(ctx))
-    if not schema.role_schemas:
-        of_actions = schema.action_space, schema.action
-        store_component = make_long_action_stage(*of_actions) if schema.action.is_long else None
-        action_readers = *make_action_reader(*of_actions, options, ops), *make_staged_action_reader(*of_actions, options, ops)
-        return _with_features(replace(ctx, actions=ActionReaders(*action_readers, store_component)), schema)
+    if not spec.schema.role_schemas:
+        store_component = (
+            make_long_action_stage(spec.schema.action_space, spec.schema.action) if spec.schema.action.is_long else None
+        )
+        global_readers = make_action_reader(spec.schema.action_space, spec.schema.action, spec.options, ops)
+        staged_readers = make_staged_action_reader(spec.schema.action_space, spec.schema.action, spec.options, ops)
+        actions = ActionReaders(*global_readers, *staged_readers, store_component)
+        return _with_features(replace(ctx, actions=actions), spec.schema)
     names = ("reward", "terminated", "active")
-    functions = {name: function_of_agents(getattr(env, name), name, schema.roles, array_ops) for name in names}
+    functions = {name: function_of_agents(getattr(env, name), name, spec.schema.roles, array_ops) for name in names}
     ctx = replace(ctx, env=replace(env, **functions))
-    roles = tuple(_make_role_context(ctx, part, number) for number, part in enumerate(schema.parts))
+    roles = tuple(_make_role_context(ctx, part, number) for number, part in enumerate(spec.schema.parts))
     # The readers of all agents, of which only `report_invalid_action` exists.
     source = f"def report_invalid_action(b, v):\n    e, i = divmod_u32(v, {ctx.num_agents})\n"
     scope = {"divmod_u32": array_ops.divmod_u32}
     for role in roles:
-        first, suffix = role.schema.first_agent, role.schema.suffix
-        scope[f"report{suffix}"] = role.actions.report_invalid_action
-        source += f"    if {first} <= i < {first + role.num_agents}:\n"
-        source += f"        report{suffix}(b, e * {role.num_agents} + i - {first})\n"
+        scope[f"report{role.schema.suffix}"] = role.actions.report_invalid_action
+        source += f"    if {role.schema.first_agent} <= i < {role.schema.first_agent + role.num_agents}:\n"
+        source += f"        report{role.schema.suffix}(b, e * {role.num_agents} + i - {role.schema.first_agent})\n"
     report = inline_function(generate_function("report_invalid_action", source, **scope))
     return replace(ctx, role_contexts=roles, actions=ActionReaders(None, report))
 
@@ -236,14 +237,14 @@ def _work_arrays(parts: _Parts) -> WorkArrays:
 
 def _reset_segments(parts: _Parts) -> list[Segment]:
     """The segments of a reset, up to `finish`."""
-    ctx, values = parts.ctx, parts.values
-    resets = Segment(ENVS, bind(reset_env, **values), barrier=not ctx.launch.stage_state, takes_request=True)
+    ctx = parts.ctx
+    resets = Segment(ENVS, bind(reset_env, **parts.values), barrier=not ctx.launch.stage_state, takes_request=True)
     segments = [resets, *parts.set_loads]
     if ctx.launch.stage_state:
         segments.append(Segment(AGENTS, ctx.access.load_to_shared))
     if ctx.reset_phases:
-        return segments + start_segments(ctx, values, parts.is_ended, in_reset=True)
-    return [*segments, Segment(AGENTS, bind(run_in_reset, **values, element=start_agent), takes_request=True)]
+        return segments + start_segments(ctx, parts.values, parts.is_ended, in_reset=True)
+    return [*segments, Segment(AGENTS, bind(run_in_reset, **parts.values, element=start_agent), takes_request=True)]
 
 
 def _start_segments(parts: _Parts, condition: Callable[..., Any]) -> list[Segment]:
@@ -262,27 +263,29 @@ def _start_segments(parts: _Parts, condition: Callable[..., Any]) -> list[Segmen
 
 def _step_segments(parts: _Parts) -> list[Segment]:
     """The segments of a step, up to `check_end`."""
-    ctx, values, set_loads = parts.ctx, parts.values, parts.set_loads
+    ctx = parts.ctx
+    set_loads = parts.set_loads
     if set_loads and ctx.env.active is not None and not ctx.schema.roles.keys().isdisjoint(ctx.schema.field_sets.values()):
         # `active` may read an agent's element of a field of its role, which another thread loads.
         set_loads = [*set_loads[:-1], set_loads[-1]._replace(barrier=True)]
     segments = [
-        Segment(ENVS, bind(load_env, **values), barrier=False),
+        Segment(ENVS, bind(load_env, **parts.values), barrier=False),
         *([Segment(BLOCK, bind(clear_list), barrier=False)] if lists_ended(ctx) and _final_items(parts) else []),
         *set_loads,
-        *stage_action_segments(ctx, values),
-        Segment(AGENTS, bind(load_agent, **values)),
+        *stage_action_segments(ctx, parts.values),
+        Segment(AGENTS, bind(load_agent, **parts.values)),
     ]
     if ctx.env.to_move is not None:
-        segments.append(Segment(AGENTS, bind(mark_acting, **values)))
+        segments.append(Segment(AGENTS, bind(mark_acting, **parts.values)))
     if ctx.next_step:
         segments += _start_segments(parts, is_waiting)
     for number, phase in enumerate(ctx.env.phases):
         if isinstance(phase, Reduction):
-            segments += reduction_segments(ctx, phase, ctx.counter_of_phase(number), bind(is_running, **values))
+            is_running_env = bind(is_running, **parts.values)
+            segments += reduction_segments(ctx, phase, ctx.counter_of_phase(number), is_running_env)
         else:
-            segments.append(phase_segment(ctx, values, phase))
-    return [*segments, *metric_segments(ctx, values), Segment(AGENTS, bind(score_agent, **values))]
+            segments.append(phase_segment(ctx, parts.values, phase))
+    return [*segments, *metric_segments(ctx, parts.values), Segment(AGENTS, bind(score_agent, **parts.values))]
 
 
 def _before_observations(parts: _Parts, condition: DeviceFunction, number: int) -> list[Segment]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.compiler.block_copies import REGISTERS_IN_FLIGHT, BlockCopy, CopyLaunch, WordType
-from gpuvec.engine.compiler.functions import call_source, device_function, generate_function, inline_function
+from gpuvec.engine.compiler.functions import bind, call_source, device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, Work
 from gpuvec.engine.layout.buffers import MAX_WORD_BYTES, Buffer, max_word_bytes
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
@@ -228,16 +228,15 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
     """Compiles the functions for the launch of a context `ctx`."""
     layout = make_state_layout(ctx)
     generator = _FieldFunctions(ctx, layout)
-    function, each_element = generator.function, generator.each_element
     # The staged fields of the agents that a kernel loads when it begins
     loaded = {k: b for k, b in layout.staged.items() if k not in layout.searched and k not in ctx.schema.set_fields}
     scalars = {name: column.format("k") for name, column in layout.scalar_columns.items()}
     stored = {name: column for name, column in scalars.items() if name in ctx.schema.stored_scalars}
     element = "{shared}" if layout.staged else "load(b.{buffer}, {index}, t_{field})"
-    load_to_shared = each_element(loaded, "{shared} = load(b.{buffer}, {index}, t_{field})")
+    load_to_shared = generator.each_element(loaded, "{shared} = load(b.{buffer}, {index}, t_{field})")
     if ctx.num_final_copies:
         unchanging = {name: b for name, b in loaded.items() if name not in layout.changing}
-        load_to_shared += each_element(unchanging, "{copy} = {shared}")
+        load_to_shared += generator.each_element(unchanging, "{copy} = {shared}")
     staged_columns = [*layout.scalar_columns.values(), f"w.status[{{}}, {TIME}]"]
     copy_lines = [f"{column.format(f'{ctx.num_final_copies} + k')} = {column.format('k')}" for column in staged_columns]
     zeros = {name: dtype(0).item() for name, dtype in ctx.schema.scalar_fields.items()}
@@ -247,7 +246,7 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
     }
     pool_fields = {name: b for name, b in ctx.schema.array_fields.items() if name in ctx.options.pool}
     from_pool = [f"e = {POOL_ROW}"] if pool_fields else []
-    from_pool += each_element(pool_fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
+    from_pool += generator.each_element(pool_fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
     # The number of agent i's role: that of a field, or how many other roles begin before the agent
     role = " + ".join(f"(i >= {part.first_agent})" for part in ctx.schema.parts[1:]) or "0"
     segment_arguments = "b, w, e, k, i, clock"
@@ -257,33 +256,33 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
         from_global=generator.global_state("from_global", "b, e", CURRENT),
         load_final=generator.global_state("load_final", "b, e", FINAL),
         current_or_final=generator.global_state("current_or_final", "b, e, is_final", CURRENT_OR_FINAL),
-        load_to_shared=function("load_to_shared", segment_arguments, load_to_shared),
-        store_to_global=function(
+        load_to_shared=generator.function("load_to_shared", segment_arguments, load_to_shared),
+        store_to_global=generator.function(
             "store_to_global",
             segment_arguments,
-            each_element(layout.changing, "store(b.{buffer}, {index}, {shared}, t_{field})"),
+            generator.each_element(layout.changing, "store(b.{buffer}, {index}, {shared}, t_{field})"),
         ),
-        load_scalars=function(
+        load_scalars=generator.function(
             "load_scalars", "b, w, e, k", [f"{column} = load(b.state_{k}, e, t_{k})" for k, column in stored.items()]
         ),
-        store_scalars=function(
+        store_scalars=generator.function(
             "store_scalars", segment_arguments, [f"store(b.state_{k}, e, {column}, t_{k})" for k, column in stored.items()]
         ),
-        save_final=function(
+        save_final=generator.function(
             "save_final",
             "b, w, e, k, i",
-            each_element(layout.changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})"),
+            generator.each_element(layout.changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})"),
         ),
-        save_final_scalars=function(
+        save_final_scalars=generator.function(
             "save_final_scalars",
             "b, w, e, k",
             [f"store(b.final_state_{k}, e, {column}, t_{k})" for k, column in stored.items()],
         ),
-        clear_scalars=function("clear_scalars", "w, k", [f"{scalars[k]} = {zero!r}" for k, zero in zeros.items()]),
-        stage_copy=function("stage_copy", "w, k, i", each_element(layout.changing, "{copy} = {shared}")),
-        stage_scalars=function("stage_scalars", "w, k", copy_lines),
-        set_from_pool=function("set_from_pool", "b, s, i, key", from_pool),
-        role=function("role", "s, i", [f"return {'s.role[i]' if ctx.schema.has_role_field else role}"]),
+        clear_scalars=generator.function("clear_scalars", "w, k", [f"{scalars[k]} = {zero!r}" for k, zero in zeros.items()]),
+        stage_copy=generator.function("stage_copy", "w, k, i", generator.each_element(layout.changing, "{copy} = {shared}")),
+        stage_scalars=generator.function("stage_scalars", "w, k", copy_lines),
+        set_from_pool=generator.function("set_from_pool", "b, s, i, key", from_pool),
+        role=generator.function("role", "s, i", [f"return {'s.role[i]' if ctx.schema.has_role_field else role}"]),
     )
 
 
@@ -377,7 +376,9 @@ def copy_segments(ctx: MultiAgentContext, copies: list[BlockCopy], store: Device
     # Words of 16 bytes keep enough bytes in flight in a loop. Breakout and ConnectFour were slower with unrolled copies.
     if any(copy.word.num_bytes < MAX_WORD_BYTES and launch.words_of_block(copy) > launch.threads for copy in copies):
         launch, groups = launch._replace(is_unrolled=True), _groups(copies, launch)
-    return [_copy_segment(ctx, group, launch, store) for group in groups]
+    copies_of_segments = (ctx.array_ops.block_copies(tuple(group), launch) for group in groups)
+    functions = (bind(run_copies, copy_words=copy_words, store_word=store) for copy_words in copies_of_segments)
+    return [Segment(BLOCK, function, barrier=False) for function in functions]
 
 
 def _groups(copies: list[BlockCopy], launch: CopyLaunch) -> list[list[BlockCopy]]:
@@ -393,15 +394,14 @@ def _groups(copies: list[BlockCopy], launch: CopyLaunch) -> list[list[BlockCopy]
     return groups
 
 
-def _copy_segment(ctx: MultiAgentContext, copies: list[BlockCopy], launch: CopyLaunch, store: DeviceFunction | None) -> Segment:
-    """The segment that runs a group of copies."""
-    copy_words = ctx.array_ops.block_copies(tuple(copies), launch)
+# What the function below reads: the copies of a segment, and the function that stores words without an array.
+copy_words: Any = None
+store_word: Any = None
 
-    @inline_function
-    def copy(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
-        copy_words(b, w, e0, m, thread, store)
 
-    return Segment(BLOCK, copy, barrier=False)
+def run_copies(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+    """Runs the copies of a segment."""
+    copy_words(b, w, e0, m, thread, store_word)
 
 
 # Copies of the fields of index sets between global and shared memory, for all envs of a block at once.
