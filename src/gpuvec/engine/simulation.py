@@ -79,7 +79,11 @@ class Simulation:
         for name in options.per_env:
             self.buffers[f"param_{name}"][:] = getattr(env.params, name)
         if isinstance(self.schema, MultiAgentSchema) and self.schema.has_role_field:
-            self._write_declared_roles(self.schema)
+            # Declared roles are sorted on the host, as a first sort on a GPU is compiled.
+            role = np.repeat(np.arange(len(self.schema.roles)), list(self.schema.roles.values()))
+            for name, values in (("role", role), ("agents_by_role", np.argsort(role, kind="stable"))):
+                field = self.field(name)
+                field[:] = device.arrays.asarray(values.astype(field.dtype))
         self._pool: dict[str, DeviceArray] = {}
         self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # {policy: (frozen copy, its content)}
         self._reset_launchers()
@@ -238,14 +242,6 @@ class Simulation:
             if name in names:
                 return buffers[buffer][:, names.index(name)]
         return buffers[f"state_{name}"]
-
-    def _write_declared_roles(self, schema: MultiAgentSchema) -> None:
-        """Writes the roles that the environment declares. They are sorted on the host, as a first sort on a GPU is compiled."""
-        roles = schema.roles.values()
-        role = np.repeat(np.arange(len(roles)), list(roles))
-        for name, values in (("role", role), ("agents_by_role", np.argsort(role, kind="stable"))):
-            field = self.field(name)
-            field[:] = self.device.arrays.asarray(values.astype(field.dtype))
 
     def set_roles(self, role: DeviceArray) -> None:
         """Writes the field `role`, and `agents_by_role`, which follows from it.

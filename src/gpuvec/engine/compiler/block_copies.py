@@ -203,7 +203,13 @@ class CopyEmitter:
             stores.append((word, target, number, exists, self._load(word, source, exists)))
         for word, target, number, exists, value in stores:
             with self._where(exists):
-                self._store(word, target, number, value)
+                if target is None:  # A function stores the word.
+                    function = self._context.get_function(self._store_type, self._store_sig)
+                    self._context.add_linking_libs(function.libs)
+                    function(self._builder, (self._work, number, value))
+                else:
+                    pointer = self._builder.gep(target, [INT64(word.round_number * self._launch.threads)])
+                    self._builder.store(value, pointer, align=self._alignment(word))
 
     def _places(self, word: _Word, number: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """Returns pointers to the source and the target of the word with a number; None for a target if a function stores."""
@@ -241,16 +247,6 @@ class CopyEmitter:
         result.add_incoming(value, after_load)
         result.add_incoming(ir.Constant(value.type, None), before)
         return result
-
-    def _store(self, word: _Word, target: ir.Value | None, number: ir.Value, value: ir.Value) -> None:
-        """Emits the store of a word, or a call of the function that stores it."""
-        if target is None:
-            function = self._context.get_function(self._store_type, self._store_sig)
-            self._context.add_linking_libs(function.libs)
-            function(self._builder, (self._work, number, value))
-        else:
-            pointer = self._builder.gep(target, [INT64(word.round_number * self._launch.threads)])
-            self._builder.store(value, pointer, align=self._alignment(word))
 
     def _alignment(self, word: _Word) -> int:
         """The alignment of a word in bytes. NumPy does not align the arrays of the simulator."""

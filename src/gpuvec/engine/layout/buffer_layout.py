@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.layout.buffers import SCALARS, Buffer, KernelOptions, Layout
 from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, make_critic_schema, make_schema
@@ -43,14 +42,16 @@ class KernelSpec:
             outputs, scratch = {"obs": Buffer(np.float32, (self.schema.num_features,), wide=True), **STEP_OUTPUTS}, {}
         else:
             persistent, scratch, outputs = _multi_agent_buffers(self.schema, self.options, self.split)
+        parts = self.schema.parts if isinstance(self.schema, MultiAgentSchema) else (self.schema,)
+        suffixes = [part.suffix if isinstance(part, MultiAgentSchema) else "" for part in parts]
         critic = make_critic_schema(self.env, self.schema)
         if critic is not None:
             shape, is_wide = (*self.schema.agents_shape, critic.num_features), critic.has_only_self_features
             outputs = outputs | {CRITIC_OUTPUT: Buffer(np.float32, shape, wide=is_wide)}
-        if self.options.autoreset is AutoresetMode.SAME_STEP:
+        if self.options.same_step:
             if critic is not None:  # The last outputs are the final observations and their mask.
                 outputs = outputs | {f"final_{CRITIC_OUTPUT}": outputs[CRITIC_OUTPUT]}
-            final = {f"final_{name}": outputs[name] for name in _names(self.schema, "obs")}
+            final = {f"final_obs{suffix}": outputs[f"obs{suffix}"] for suffix in suffixes}
             outputs = outputs | final | {"final_mask": Buffer(np.bool_)}
         bookkeeping = {f"param_{k}": Buffer(SCALARS[type(getattr(self.env.params, k))]) for k in self.options.per_env} | {
             "start": Buffer(np.uint32),
@@ -61,15 +62,14 @@ class KernelSpec:
         }
         pool = {f"pool_{name}": self.schema.fields[name]._replace(rows="pool") for name in self.options.pool}
         # The actions of the roles but the first follow the inputs of a reset, before the outputs.
-        parts = self.schema.parts if isinstance(self.schema, MultiAgentSchema) else (self.schema,)
-        first_action, *other_actions = (Buffer(part.action.dtype, (*part.agents_shape, *part.action.shape)) for part in parts)
-        first_name, *other_names = _names(self.schema, "action")
+        actions = (Buffer(part.action.dtype, (*part.agents_shape, *part.action.shape)) for part in parts)
+        first_action, *others = zip((f"action{suffix}" for suffix in suffixes), actions, strict=True)
         reset_inputs = {"mask": Buffer(np.bool_), "seeds": Buffer(np.uint32, (3,))}  # whether there is a seed, seed, high word
         return Layout(
             persistent=persistent | bookkeeping,
             scratch=scratch,
             pool=pool | {"pool_size": Buffer(np.int32, rows="batch")} if pool else {},
-            inputs={first_name: first_action, **reset_inputs, **dict(zip(other_names, other_actions, strict=True))},
+            inputs=dict((first_action, *reset_inputs.items(), *others)),
             outputs=outputs,
         )
 
@@ -92,11 +92,6 @@ def make_kernel_spec(env: Environment, options: KernelOptions, split: bool = Fal
     return KernelSpec(env, options, make_schema(env), split)
 
 
-def _names(schema: EnvSchema, name: str) -> list[str]:
-    """The names of the buffers `name` of all parts of the schema of many agents."""
-    return [f"{name}{part.suffix}" for part in schema.parts] if isinstance(schema, MultiAgentSchema) else [name]
-
-
 def _multi_agent_buffers(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> tuple[dict[str, Buffer], ...]:
     """Lists the buffers of the state, those that one kernel writes for the next, and those of a step's outputs."""
     shape, dtypes = schema.agents_shape, {name: dtype for dtype, name in PACKED_BUFFERS.items()}
@@ -109,7 +104,7 @@ def _multi_agent_buffers(schema: MultiAgentSchema, options: KernelOptions, split
     # The number of steps of the last episode, until the env is reset.
     persistent["last_time"] = Buffer(np.int32)
     scratch = {f"state_{k}": schema.array_fields[k] for k in schema.search_fields}
-    if options.autoreset is AutoresetMode.SAME_STEP and split:
+    if options.same_step and split:
         final = packed_buffers | {f"state_{k}": b for k, b in (separate_fields | scalar_buffers).items()}
         scratch |= {f"final_{name}": buffer for name, buffer in final.items()}
     if options.reward != "agents":

@@ -62,6 +62,21 @@ class KernelOptions(NamedTuple):
     action_dtype: DType = np.int32
     cuda_c: bool = False
 
+    @property
+    def same_step(self) -> bool:
+        """Whether an episode that ends is reset in the same step."""
+        return self.autoreset is AutoresetMode.SAME_STEP
+
+    @property
+    def next_step(self) -> bool:
+        """Whether an episode that ends is reset in the next step."""
+        return self.autoreset is AutoresetMode.NEXT_STEP
+
+    @property
+    def step_limit(self) -> np.int32:
+        """The step at which an episode is truncated."""
+        return np.int32(NO_STEP_LIMIT if self.max_episode_steps is None else self.max_episode_steps)
+
 
 class Buffer(NamedTuple):
     """An array of rows, each of `shape` elements of `dtype`.

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-from gymnasium.vector import AutoresetMode
-
 from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, SharedArray, Work
-from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.rng_streams import RngStreamAccess
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
@@ -92,12 +89,6 @@ class MultiAgentContext:
         return self.schema.num_agents
 
     @property
-    def all_reductions(self) -> list[Reduction]:
-        """The reductions of a step, of a reset, and before observations."""
-        phases = (*self.env.phases, *self.reset_phases, self.observed_reduction)
-        return [phase for phase in phases if isinstance(phase, Reduction)]
-
-    @property
     def reset_phases(self) -> tuple[Any, ...]:
         """The phases that write the first state of an episode, if `reset` is a tuple of them."""
         return self.env.reset if isinstance(self.env.reset, tuple) else ()
@@ -124,22 +115,6 @@ class MultiAgentContext:
     def num_counters(self) -> int:
         """The number of counters of reductions. The one before observations has a second counter, for final observations."""
         return self.observed_counter(2 * (self.observed_reduction is not None))
-
-    @property
-    def same_step(self) -> bool:
-        """Whether an episode that ends is reset in the same step."""
-        return self.options.autoreset is AutoresetMode.SAME_STEP
-
-    @property
-    def next_step(self) -> bool:
-        """Whether an episode that ends is reset in the next step."""
-        return self.options.autoreset is AutoresetMode.NEXT_STEP
-
-    @property
-    def step_limit(self) -> np.int32:
-        """The step at which an episode is truncated."""
-        limit = self.options.max_episode_steps
-        return np.int32(NO_STEP_LIMIT if limit is None else limit)
 
     @property
     def rewarded_role(self) -> int:
@@ -172,7 +147,7 @@ class MultiAgentContext:
         There are copies in SAME_STEP if no reduction and no search runs before observations, and all fields belong to agents.
         """
         launch = self.launch
-        is_direct = launch.stage_state and launch.stage_final_state and self.same_step and not self.schema.set_fields
+        is_direct = launch.stage_state and launch.stage_final_state and self.options.same_step and not self.schema.set_fields
         is_direct = is_direct and self.schema.search is None and self.observed_reduction is None
         return launch.envs_per_block if is_direct and self.schema.has_tile_rows else 0
 

@@ -423,16 +423,15 @@ def make_neighbor_search(ctx: MultiAgentContext, knn: KnnFunctions) -> NeighborS
         ctx: the context.
         knn: the functions of the search.
     """
-    values = {"ctx": ctx, "knn": knn, "same_step": ctx.same_step}
+    values = {"ctx": ctx, "knn": knn, "same_step": ctx.options.same_step}
     values |= {"search_threads": ctx.launch.threads_per_search_block, "blocks_per_env": ctx.launch.search_blocks_per_env}
     arrays: WorkArrays = {"num_tasks": (i32, (1,)), "tasks": (i32, (2 * ctx.launch.threads_per_search_block,))}
-    rounds: Callable[..., int] = one_round
     functions: tuple[Callable[..., None], ...] = (clear_tasks, collect_tasks, search_tasks)
     if knn.cell_list is not None:
         arrays, values = knn.cell_list.arrays, values | knn.cell_list.values
-        rounds, functions = rounds_of_env, (clear_cells, measure_cells, insert_cells, search_cells)
+        functions = (clear_cells, measure_cells, insert_cells, search_cells)
     compiled = tuple(bind(function, **values) for function in functions)
-    return NeighborSearch(named_tuple("Work", tuple(arrays)), arrays, bind(rounds, **values), compiled)
+    return NeighborSearch(named_tuple("Work", tuple(arrays)), arrays, bind(rounds_of_block, **values), compiled)
 
 
 def state_of(b: Batch, e: int, is_final: bool) -> EnvState:
@@ -440,11 +439,6 @@ def state_of(b: Batch, e: int, is_final: bool) -> EnvState:
     if same_step:
         return ctx.access.current_or_final(b, e, is_final)
     return ctx.access.from_global(b, e)
-
-
-def one_round(b: Batch, block: int, is_step: bool) -> int:
-    """Returns 1."""
-    return 1
 
 
 def clear_tasks(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
@@ -481,8 +475,10 @@ def search_tasks(b: Batch, w: Work, block: int, thread: int, is_step: bool, roun
         u = ctx.array_ops.assume_nonnegative(u + search_threads)
 
 
-def rounds_of_env(b: Batch, block: int, is_step: bool) -> int:
-    """Returns 2 if an episode ended, whose last state is searched as well."""
+def rounds_of_block(b: Batch, block: int, is_step: bool) -> int:
+    """Returns 2 if a list of cells is searched and an episode ended, whose last state is searched as well; else 1."""
+    if blocks_per_env == 0:
+        return 1
     e, _ = ctx.array_ops.divmod_u32(block, blocks_per_env)
     return 2 if same_step and is_step and ctx.ops.load(b.final_mask, e, b1) else 1
 

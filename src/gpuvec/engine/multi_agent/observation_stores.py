@@ -21,7 +21,7 @@ from gpuvec.engine.compiler.memory_ops import row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Features, Row, SharedArray, Work
 from gpuvec.engine.layout.declared_schema import FeaturePart, feature_parts
 from gpuvec.engine.layout.episode_rules import elapsed_steps
-from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env
+from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent, every_env
 from gpuvec.engine.multi_agent.phase_functions import make_index
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment, envs_per_round
 from gpuvec.engine.multi_agent.state_access import HAS_ENDED, TIME
@@ -66,30 +66,20 @@ def make_observation_features(ctx: MultiAgentContext) -> ObservationFeatures:
         parts=parts,
         own_row=row_of(f32, num_self_features),
         # Functions that an observation lacks are never called.
-        self_features=device_function(observation.self_features or no_self_features),
-        other_features=device_function(observation.other_features or no_other_features),
+        self_features=device_function(observation.self_features or every_agent),
+        other_features=device_function(observation.other_features or every_agent),
     )
 
 
 def feature_values(ctx: MultiAgentContext) -> dict[str, Any]:
     """Returns the values with which `bind` compiles the functions of this module for a context `ctx`."""
-    flags = {"same_step": ctx.same_step, "whole_rows": ctx.schema.has_only_self_features}
+    flags = {"same_step": ctx.options.same_step, "whole_rows": ctx.schema.has_only_self_features}
     return {"ctx": ctx, "ops": ctx.ops, "has_neighbors": ctx.features.num_neighbors > 0, **flags}
-
-
-def no_self_features(i: int, s: EnvState, t: Time, p: EnvParams) -> Features:
-    """Returns no features of an agent itself."""
-    return ()
-
-
-def no_other_features(i: int, j: int, s: EnvState, t: Time, p: EnvParams) -> Features:
-    """Returns a feature of a neighbor."""
-    return (f32(0.0),)
 
 
 def episode_time(t: int) -> Time:
     """Returns the time of an episode as the author's functions receive it."""
-    return Time(i32(t), ctx.step_limit)
+    return Time(i32(t), ctx.options.step_limit)
 
 
 def last_or_current_time(b: Batch, e: int, clock: int) -> int:
@@ -289,7 +279,7 @@ def make_image_store(ctx: MultiAgentContext) -> ItemStore:
 
 def lists_ended(ctx: MultiAgentContext) -> bool:
     """Returns whether the blocks of the launch of `ctx` list the envs whose episode ended."""
-    return ctx.same_step and ctx.launch.envs_per_block > 1
+    return ctx.options.same_step and ctx.launch.envs_per_block > 1
 
 
 def clear_list(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
@@ -418,19 +408,6 @@ def final_self_of_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -
         store_self(b, w, b.final_obs, e, k, i)
 
 
-def staged_final_segments(values: dict[str, Any]) -> list[Segment]:
-    """Compiles the segments that store final observations from copies of the states, while the next episodes begin.
-
-    Args:
-        values: those of `feature_values`.
-    """
-    ctx = values["ctx"]
-    # The first warp starts the next episodes.
-    first_thread = 32 if ctx.launch.threads_per_block > 32 else 0
-    values = values | {"first_thread": first_thread, "first_copy": ctx.num_final_copies}
-    return direct_segments(values, staged_final_neighbors, Segment(BLOCK, staged_final_self))
-
-
 def staged_final_neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
     """Stores neighbors' features in final observations, from copies of the states."""
     x = thread - first_thread
@@ -555,11 +532,6 @@ def fill_self(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
     ctx.array_ops.store_strided(w.tile, end - ctx.features.num_self_features, 1, own)
 
 
-def drain_segment(values: dict[str, Any]) -> Segment:
-    """Compiles the segment that stores the rows of a block from `w.tile`, from the values of `feature_values`."""
-    return Segment(BLOCK, bind(drain_block, **values, tile_threads=values["ctx"].launch.threads_per_block), barrier=False)
-
-
 def drain_block(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
     """Stores the rows of a block from the tile."""
     drain_tile(b, w.tile, e0 * ctx.num_agents, m * ctx.num_agents, thread)
@@ -652,7 +624,7 @@ def observation_time(b: Batch, e: int) -> Time:
 
 def row_values(part: RowItems) -> dict[str, Any]:
     """Returns the values with which `bind` compiles functions that store items of rows from global memory."""
-    source = f"def output(b):\n    return b.{'final_obs' if part.ctx.same_step else 'obs'}{part.ctx.schema.suffix}\n"
+    source = f"def output(b):\n    return b.{'final_obs' if part.ctx.options.same_step else 'obs'}{part.ctx.schema.suffix}\n"
     final_output = inline_function(generate_function("output", source))
     return item_values(part, "obs") | {"final_output": final_output}
 

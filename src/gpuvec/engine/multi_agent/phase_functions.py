@@ -39,7 +39,8 @@ atomic_update: Any = None
 lanes: Any = None
 identity: Any = None
 dtype: Any = None
-is_pair, stages_actions, is_uncounted, flag = False, False, False, False
+is_world, is_pair, is_long, stages_actions = False, False, False, False
+is_uncounted, is_count, is_float, flag = False, False, False, False
 
 
 def unit_of_set(ctx: MultiAgentContext, index_set: str) -> tuple[int, int]:
@@ -91,7 +92,7 @@ def action_of(b: Batch, w: Work, e: int, k: int, i: int) -> Action:
     return ctx.actions.load_action(b, e * ctx.num_agents + i)
 
 
-def make_phase_element(ctx: MultiAgentContext, phase: Any, has_action: bool) -> tuple[str, DeviceFunction]:
+def make_phase_element(ctx: MultiAgentContext, phase: Any, has_action: bool) -> tuple[int, int, DeviceFunction]:
     """Compiles `run(b, w, e, k, c, key, p)`, which runs a phase that is no reduction for element c of its set.
 
     Args:
@@ -100,10 +101,10 @@ def make_phase_element(ctx: MultiAgentContext, phase: Any, has_action: bool) -> 
         has_action: whether the phase is one of a step, in which functions of agents and pairs receive an action.
 
     Returns:
-        The name of the set, and the function.
+        The unit and the number of elements of a segment that runs it, and the function.
     """
     if isinstance(phase, Assign):
-        return WORLD, make_assignment(ctx, phase)
+        return *unit_of_set(ctx, WORLD), make_assignment(ctx, phase)
     each = phase if isinstance(phase, Each) else Each(AGENT_SET, phase)
     name = each.index_set
     values: dict[str, Any] = {"function": device_function(each.function), "index": make_index(ctx, name)}
@@ -114,33 +115,28 @@ def make_phase_element(ctx: MultiAgentContext, phase: Any, has_action: bool) -> 
     else:
         acting = ctx if name in (AGENT_SET, PAIRS) else None
     if not has_action or acting is None:
-        return name, bind(run_world if name == WORLD else run_element, **values)
+        return *unit_of_set(ctx, name), bind(run_element, **values, is_world=name == WORLD)
     values |= {"ctx": acting, "stages_actions": acting.stages_actions, "is_pair": name == PAIRS}
-    values["action_at"] = ctx.array_ops.subarray((acting.schema.action.components,))
-    return name, bind(run_with_long_action if acting.schema.action.is_long else run_with_action, **values)
-
-
-def run_world(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-    """Calls the author's function of the world."""
-    function(ctx.access.state(b, w, e, k), set_key(key), p)
+    action_at = ctx.array_ops.subarray((acting.schema.action.components,))
+    run = bind(run_with_action, **values, action_at=action_at, is_long=acting.schema.action.is_long)
+    return *unit_of_set(ctx, name), run
 
 
 def run_element(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-    """Calls the author's function of element c of a set."""
-    function(index(c), ctx.access.state(b, w, e, k), set_key(key), p)
+    """Calls the author's function of the world, or of element c of a set."""
+    if is_world:
+        function(ctx.access.state(b, w, e, k), set_key(key), p)
+    else:
+        function(index(c), ctx.access.state(b, w, e, k), set_key(key), p)
 
 
 def run_with_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-    """Calls the author's function of an agent or a pair with the agent's action."""
-    action = action_of(b, w, e, k, c // ctx.num_agents if is_pair else c)
-    function(index(c), ctx.access.state(b, w, e, k), action, set_key(key), p)
-
-
-def run_with_long_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-    """As `run_with_action`, for an action that is an array in shared memory."""
-    # A function that a kernel calls cannot return an array.
+    """Calls the author's function of an agent or a pair with the agent's action; a long one is an array in shared memory."""
     i = c // ctx.num_agents if is_pair else c
-    action = action_at(w.actions, (k * ctx.num_agents + i) * ctx.schema.action.components)
+    if is_long:  # A function that a kernel calls cannot return an array.
+        action = action_at(w.actions, (k * ctx.num_agents + i) * ctx.schema.action.components)
+    else:
+        action = action_of(b, w, e, k, i)
     function(index(c), ctx.access.state(b, w, e, k), action, set_key(key), p)
 
 
@@ -187,7 +183,8 @@ def tree_work_arrays(ctx: MultiAgentContext) -> WorkArrays:
         ctx: the context.
     """
     lanes: dict[DType, int] = {}
-    for reduction in ctx.all_reductions:
+    phases = (*ctx.env.phases, *ctx.reset_phases, ctx.observed_reduction)
+    for reduction in (phase for phase in phases if isinstance(phase, Reduction)):
         if reduction.kind in REDUCTION_SOURCES and reduction.at is None:
             dtype = ctx.schema.scalar_fields[reduction.field]
             lanes[dtype] = max(lanes.get(dtype, 0), count_lanes(math.prod(ctx.schema.sets[reduction.over])))
@@ -304,8 +301,7 @@ def _scatter_segments(ctx: MultiAgentContext, reduction: Reduction, values: dict
         update = bind(update_flag, **values, flag=kind == "any")
     else:
         atomic = ctx.array_ops.atomic_update("add" if kind in ("count", "sum") else kind)
-        function = update_count if kind == "count" else update_float if dtype is f32 else update_int
-        update = bind(function, **values, atomic_update=atomic)
+        update = bind(update_number, **values, atomic_update=atomic, is_count=kind == "count", is_float=dtype is f32)
     source = "def contribute(b, w, e, k, i, clock):\n    if condition(w, k):\n"
     source += "        s, p = state(b, w, e, k), params(b, e)\n        x = place_of(at(index(i), s, p))\n"
     # A function that a kernel calls cannot return an array, so the field is named in the source.
@@ -374,22 +370,18 @@ def rank_block(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> N
     ctx.counters.update_max_by_block(w.best_rank, 0, counter, rank(least, i))
 
 
-def update_count(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
-    """Adds 1 if the function is true."""
-    if function(index(i), s, p):
-        atomic_update(array, x, i32(1))
-
-
-def update_int(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
-    """Adds an integer, or replaces an extremum."""
-    atomic_update(array, x, i32(function(index(i), s, p)))
-
-
-def update_float(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
-    """Replaces an extremum of floats, unless the value is nan."""
-    value = f32(f32(function(index(i), s, p)) + f32(0.0))  # The sum turns -0.0 into 0.0.
-    if value == value:
-        atomic_update(array, x, value)
+def update_number(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
+    """Adds a number, or 1 if the function is true, or replaces an extremum, of floats unless the value is nan."""
+    value = function(index(i), s, p)
+    if is_count:
+        if value:
+            atomic_update(array, x, i32(1))
+    elif is_float:
+        number = f32(f32(value) + f32(0.0))  # The sum turns -0.0 into 0.0.
+        if number == number:
+            atomic_update(array, x, number)
+    else:
+        atomic_update(array, x, i32(value))
 
 
 def update_flag(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:

@@ -23,7 +23,7 @@ from gpuvec.engine.layout.buffers import named_tuple
 from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, function_of_agents, make_critic_schema
 from gpuvec.engine.layout.params import make_param_readers
 from gpuvec.engine.layout.rng_streams import make_rng_streams
-from gpuvec.engine.layout.schema import MultiAgentSchema, as_multi_agent
+from gpuvec.engine.layout.schema import PACKED_BUFFERS, MultiAgentSchema, as_multi_agent
 from gpuvec.engine.multi_agent.context import ActionReaders, MultiAgentContext, SharedCounters, every_env
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors import KnnFunctions, NeighborSearch, make_knn, make_neighbor_search, search_segments
@@ -33,7 +33,7 @@ from gpuvec.engine.multi_agent.observation_stores import (
     RowKernel,
     clear_list,
     direct_segments,
-    drain_segment,
+    drain_block,
     feature_values,
     fill_segments,
     final_item_segments,
@@ -48,11 +48,12 @@ from gpuvec.engine.multi_agent.observation_stores import (
     neighbors_of_block,
     self_of_agent,
     self_rows_segment,
-    staged_final_segments,
+    staged_final_neighbors,
+    staged_final_self,
     store_element,
     tile_elements,
 )
-from gpuvec.engine.multi_agent.phase_functions import reduction_segments, tree_work_arrays
+from gpuvec.engine.multi_agent.phase_functions import make_phase_element, reduction_segments, tree_work_arrays
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment, without_barriers_between_envs
 from gpuvec.engine.multi_agent.state_access import (
     COUNTERS,
@@ -60,7 +61,6 @@ from gpuvec.engine.multi_agent.state_access import (
     make_state_access,
     save_final_segments,
     set_copy_segments,
-    state_work_arrays,
 )
 from gpuvec.engine.multi_agent.step_segments import (
     check_end,
@@ -74,15 +74,14 @@ from gpuvec.engine.multi_agent.step_segments import (
     mark_acting,
     mask_segments,
     metric_segments,
-    phase_segment,
     reset_env,
     run_in_reset,
     run_phase,
-    save_final_agent,
     score_agent,
     stage_action_segments,
     start_agent,
     start_segments,
+    step_key,
     step_values,
     store_turn,
 )
@@ -149,7 +148,7 @@ def make_program(
         knn=knn,
         set_loads=set_copy_segments(ctx, is_load=True),
     )
-    arrays, ends = _work_arrays(parts), _episode_end_segments(parts) if ctx.same_step else []
+    arrays, ends = _work_arrays(parts), _episode_end_segments(parts) if ctx.options.same_step else []
     return Program(
         work=named_tuple("Work", tuple(arrays)),
         arrays=arrays,
@@ -219,7 +218,11 @@ def _work_arrays(parts: _Parts) -> WorkArrays:
     ctx = parts.ctx
     rows, agents = ctx.launch.envs_per_block + ctx.num_final_copies, ctx.launch.envs_per_block * ctx.num_agents
     arrays: WorkArrays = {"status": (i32, (rows, COUNTERS + ctx.num_counters))}
-    arrays |= state_work_arrays(ctx)
+    dtypes = list(ctx.schema.scalar_fields.values())
+    for dtype, name in PACKED_BUFFERS.items():
+        if dtype in dtypes:
+            arrays[f"scalar_{name}"] = (dtype, (rows, dtypes.count(dtype)))
+    arrays |= {PACKED_BUFFERS[dtype]: (dtype, (size,)) for dtype, size in ctx.access.layout.sizes.items()}
     if ctx.stages_actions:
         arrays["actions"] = (ctx.schema.action.dtype, (agents * max(1, ctx.schema.action.components),))
     if ctx.stages_active:
@@ -250,14 +253,15 @@ def _reset_segments(parts: _Parts) -> list[Segment]:
 def _start_segments(parts: _Parts, condition: Callable[..., Any]) -> list[Segment]:
     """The segments that save last states and write first states in a step, in envs for which `condition(w, k)` is true."""
     ctx, values = parts.ctx, parts.values | {"condition": condition}
-    saves_final = ctx.launch.split and ctx.same_step  # for the kernel that writes final observations
+    saves_final = ctx.launch.split and ctx.options.same_step  # for the kernel that writes final observations
     if not ctx.reset_phases:
         start = bind(run_phase, **values, element=start_agent, key_of=first_key, saves_final=saves_final)
         return [Segment(AGENTS, start)]
     starts = bind(condition, **values)
     segments = []
     if saves_final:
-        segments += [*save_final_segments(ctx, starts), Segment(AGENTS, bind(save_final_agent, **values))]
+        save_agent = bind(run_phase, **values, element=ctx.access.save_final, key_of=first_key)
+        segments += [*save_final_segments(ctx, starts), Segment(AGENTS, save_agent)]
     return segments + start_segments(ctx, values, starts, in_reset=False)
 
 
@@ -277,14 +281,16 @@ def _step_segments(parts: _Parts) -> list[Segment]:
     ]
     if ctx.env.to_move is not None:
         segments.append(Segment(AGENTS, bind(mark_acting, **parts.values)))
-    if ctx.next_step:
+    if ctx.options.next_step:
         segments += _start_segments(parts, is_waiting)
     for number, phase in enumerate(ctx.env.phases):
         if isinstance(phase, Reduction):
             is_running_env = bind(is_running, **parts.values)
             segments += reduction_segments(ctx, phase, ctx.counter_of_phase(number), is_running_env)
         else:
-            segments.append(phase_segment(ctx, parts.values, phase))
+            unit, count, element = make_phase_element(ctx, phase, has_action=True)
+            run = bind(run_phase, **parts.values, condition=is_running, key_of=step_key, element=element)
+            segments.append(Segment(unit, run, num_elements=count))
     return [*segments, *metric_segments(ctx, parts.values), Segment(AGENTS, bind(score_agent, **parts.values))]
 
 
@@ -317,15 +323,31 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     starts = _start_segments(parts, is_new_episode)
     segments.append(Segment(ENVS, bind(end_env, **parts.values), barrier=bool(ctx.reset_phases)))
     segments += [*starts[:-1], starts[-1]._replace(barrier=not stages_final)]
-    return segments + (staged_final_segments(feature_values(ctx)) if stages_final else [])
+    if not stages_final:
+        return segments
+    # Final observations are written from copies of the states, while the first warp starts the next episodes.
+    first_thread = 32 if ctx.launch.threads_per_block > 32 else 0
+    copies = feature_values(ctx) | {"first_thread": first_thread, "first_copy": ctx.num_final_copies}
+    return segments + direct_segments(copies, staged_final_neighbors, Segment(BLOCK, staged_final_self))
 
 
 def _finish_segments(parts: _Parts) -> list[Segment]:
     """The segments that write observations, and the state to its buffers."""
     ctx = parts.ctx
     segments = _before_observations(parts, every_env, 1)
-    if not ctx.launch.split:
-        segments += _observation_segments(parts)
+    # By items, by a tile with all rows of the block, by a tile in several rounds, or directly
+    if parts.row_items and not ctx.launch.split:
+        segments += [item_segment(part, "obs") for part in parts.row_items]
+    elif ctx.tile_holds_block:
+        segments += fill_segments(feature_values(ctx))
+    elif not ctx.launch.split and ctx.launch.tile_rows and ctx.schema.has_only_self_features:
+        segments.append(self_rows_segment(feature_values(ctx)))
+    elif not ctx.launch.split:
+        values = feature_values(ctx)
+        for block in parts.blocks:
+            store = bind(store_element, **values, items=block)
+            segments.append(Segment(AGENTS, store, barrier=False, num_elements=block.items_per_row))
+        segments += direct_segments(values, neighbors_of_block, Segment(AGENTS, self_of_agent, barrier=False))
     if parts.critic is not None:
         segments.append(item_segment(parts.critic, CRITIC_OUTPUT))
     segments += [segment for part in ctx.parts for segment in mask_segments(part, parts.values)]
@@ -335,21 +357,7 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     if ctx.launch.stage_state:
         segments.append(Segment(AGENTS, ctx.access.store_to_global, barrier=False))
         segments += set_copy_segments(ctx, is_load=False)
-    return segments + ([drain_segment(feature_values(ctx))] if ctx.tile_holds_block else [])
-
-
-def _observation_segments(parts: _Parts) -> list[Segment]:
-    """The segments that write observations: by a tile with all rows of the block, by a tile in several rounds, or directly."""
-    ctx = parts.ctx
-    if parts.row_items:
-        return [item_segment(part, "obs") for part in parts.row_items]
-    values = feature_values(ctx)
     if ctx.tile_holds_block:
-        return fill_segments(values)
-    if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
-        return [self_rows_segment(values)]
-    segments = [
-        Segment(AGENTS, bind(store_element, **values, items=block), barrier=False, num_elements=block.items_per_row)
-        for block in parts.blocks
-    ]
-    return segments + direct_segments(values, neighbors_of_block, Segment(AGENTS, self_of_agent, barrier=False))
+        drain = bind(drain_block, **feature_values(ctx), tile_threads=ctx.launch.threads_per_block)
+        segments.append(Segment(BLOCK, drain, barrier=False))
+    return segments

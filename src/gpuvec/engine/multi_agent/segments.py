@@ -117,28 +117,24 @@ def segment_source(segment: Segment, name: str, block: BlockShape, margin: str) 
     elif segment.unit == ENVS:
         lines = [f"if {block.has_env}:", "    " + call.format(f"e0 + {block.env}, {block.env}, 0")]
     elif segment.after_round is not None:
-        lines = _rounds(call, name, block)
+        # Each thread has one agent of an env in an iteration of the loop.
+        assert block.envs == 1, "rounds are over the agents of one env"
+        u = f"u_{name}"
+        lines = [
+            f"{u} = assume_nonnegative(0)",
+            f"while {u} < {block.agents}:",
+            f"    if {u} + thread < {block.agents}:",
+            "        " + call.format(f"e0, 0, assume_nonnegative({u} + thread)"),
+            "    barrier()",
+            f"    {name}_after_round(b, w, e0, {u}, thread, clock)",
+            "    barrier()",
+            f"    {u} = assume_nonnegative({u} + {block.threads})",
+        ]
     else:
         lines = _agent_loop(call, name, block)
     if segment.barrier:
         lines.append("barrier()")
     return "".join(f"{margin}{line}\n" for line in lines)
-
-
-def _rounds(call: str, name: str, block: BlockShape) -> list[str]:
-    """Lines of a loop in which each thread has one agent of an env, and which calls `after_round` after each iteration."""
-    assert block.envs == 1, "rounds are over the agents of one env"
-    u = f"u_{name}"
-    return [
-        f"{u} = assume_nonnegative(0)",
-        f"while {u} < {block.agents}:",
-        f"    if {u} + thread < {block.agents}:",
-        "        " + call.format(f"e0, 0, assume_nonnegative({u} + thread)"),
-        "    barrier()",
-        f"    {name}_after_round(b, w, e0, {u}, thread, clock)",
-        "    barrier()",
-        f"    {u} = assume_nonnegative({u} + {block.threads})",
-    ]
 
 
 def _agent_loop(call: str, name: str, block: BlockShape) -> list[str]:

@@ -91,18 +91,6 @@ def make_state_layout(ctx: MultiAgentContext) -> StateLayout:
     )
 
 
-def state_work_arrays(ctx: MultiAgentContext) -> WorkArrays:
-    """Returns the arrays of the work that hold the state of a context `ctx`."""
-    num_states = ctx.launch.envs_per_block + ctx.num_final_copies
-    dtypes = list(ctx.schema.scalar_fields.values())
-    arrays: WorkArrays = {
-        f"scalar_{name}": (dtype, (num_states, dtypes.count(dtype)))
-        for dtype, name in PACKED_BUFFERS.items()
-        if dtype in dtypes
-    }
-    return arrays | {PACKED_BUFFERS[dtype]: (dtype, (size,)) for dtype, size in ctx.access.layout.sizes.items()}
-
-
 # The source of a random row of the reset pool. `key` is that of a reset, so that all fields come from one row.
 POOL_ROW = "randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))"
 
@@ -123,7 +111,7 @@ class StateAccess(NamedTuple):
     store_to_global: DeviceFunction  # of a segment of AGENTS: stores agent i's elements to global memory
     load_scalars: DeviceFunction  # load_scalars(b, w, e, k): loads them from global memory
     store_scalars: DeviceFunction  # of a segment of ENVS: stores them to global memory
-    save_final: DeviceFunction  # save_final(b, w, e, k, i): saves agent i's elements for `load_final`
+    save_final: DeviceFunction  # save_final(b, w, e, k, i, key, p): saves agent i's elements for `load_final`
     save_final_scalars: DeviceFunction  # save_final_scalars(b, w, e, k): saves the scalars for `load_final`
     clear_scalars: DeviceFunction  # clear_scalars(w, k): sets the scalars to 0
     stage_copy: DeviceFunction  # stage_copy(w, k, i): copies agent i's elements to index k + num_final_copies
@@ -270,7 +258,7 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
         ),
         save_final=generator.function(
             "save_final",
-            "b, w, e, k, i",
+            "b, w, e, k, i, key, p",
             generator.each_element(layout.changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})"),
         ),
         save_final_scalars=generator.function(
@@ -298,7 +286,7 @@ def save_final_segments(ctx: MultiAgentContext, condition: DeviceFunction) -> li
         ctx: the context.
         condition: `condition(w, k)` -> whether the episode of env k of the block ended.
     """
-    if not (ctx.launch.split and ctx.same_step):
+    if not (ctx.launch.split and ctx.options.same_step):
         return []
     segments = []
     for field, buffer in ctx.schema.set_fields.items():

@@ -8,7 +8,6 @@ the number of an element of a set, n an action.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -29,7 +28,7 @@ from gpuvec.engine.layout.episode_rules import (
 )
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.observation_stores import episode_time, last_or_current_time
-from gpuvec.engine.multi_agent.phase_functions import make_phase_element, reduction_segments, unit_of_set
+from gpuvec.engine.multi_agent.phase_functions import make_phase_element, reduction_segments
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.multi_agent.state_access import (
     AWAITS_RESET,
@@ -44,7 +43,7 @@ from gpuvec.engine.multi_agent.state_access import (
     pool_element,
     pool_scalars,
 )
-from gpuvec.phases import Assign, Each, Reduction
+from gpuvec.phases import Reduction
 from gpuvec.random import Key
 
 
@@ -277,16 +276,10 @@ def end_env(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
         w.status[k, TIME] = i32(0)
 
 
-def save_final_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-    """Saves an agent's last state for final observations, in envs that `condition` selects."""
-    if condition(w, k):
-        ctx.access.save_final(b, w, e, k, i)
-
-
 def start_agent(b: Batch, w: Work, e: int, k: int, i: int, key: Key, p: EnvParams) -> None:
     """Writes the first state of agent i, and before it saves the last one if another kernel writes final observations."""
     if saves_final:
-        ctx.access.save_final(b, w, e, k, i)
+        ctx.access.save_final(b, w, e, k, i, key, p)
     s = ctx.access.state(b, w, e, k)
     author.reset(i, s, key, p)
     if has_pool:
@@ -358,14 +351,6 @@ def stage_action_segments(ctx: MultiAgentContext, values: dict[str, Any]) -> lis
     return copy_segments(ctx, [copy], bind(store_long_component, **values, store_component=ctx.actions.store_component))
 
 
-def phase_segment(ctx: MultiAgentContext, values: dict[str, Any], phase: Each | Assign | Callable[..., None]) -> Segment:
-    """Compiles the segment of a phase that is no reduction, which runs if the episode is running."""
-    index_set, element = make_phase_element(ctx, phase, has_action=True)
-    unit, count = unit_of_set(ctx, index_set)
-    run = bind(run_phase, **values, condition=is_running, key_of=step_key, element=element)
-    return Segment(unit, run, num_elements=count)
-
-
 def start_segments(ctx: MultiAgentContext, values: dict[str, Any], starts: DeviceFunction, *, in_reset: bool) -> list[Segment]:
     """Compiles the segments of the phases of `reset`, and then those that set fields from the reset pool.
 
@@ -386,8 +371,7 @@ def start_segments(ctx: MultiAgentContext, values: dict[str, Any], starts: Devic
         if isinstance(phase, Reduction):
             segments += reduction_segments(ctx, phase, ctx.counter_of_phase(len(ctx.env.phases) + number), starts)
             continue
-        index_set, element = make_phase_element(ctx, phase, has_action=False)
-        unit, count = unit_of_set(ctx, index_set)
+        unit, count, element = make_phase_element(ctx, phase, has_action=False)
         segments.append(segment(unit, element, count))
     if ctx.options.pool:
         segments.append(segment(AGENTS, bind(agent_from_pool, **values), 0))
@@ -429,29 +413,20 @@ def mask_segments(ctx: MultiAgentContext, values: dict[str, Any]) -> list[Segmen
     """
     if ctx.schema.mask_size == 0:
         return []
-    mask_of = inline_function(generate_function("mask_of", f"def mask_of(b):\n    return b.action_mask{ctx.schema.suffix}\n"))
-    store = bind(store_mask, **{**values, "ctx": ctx}, mask_of=mask_of, is_allowed=_make_is_allowed(ctx))
-    return [Segment(AGENTS, store, barrier=False, num_elements=ctx.num_agents * ctx.schema.mask_size)]
-
-
-def _make_is_allowed(ctx: MultiAgentContext) -> DeviceFunction:
-    """`is_allowed(i, n, s, p)`: whether agent i may choose the action at position n of its mask.
-
-    The author's function receives the action, or the pair (component, value) of a MultiDiscrete action.
-    """
     assert ctx.env.allowed is not None, "an environment with masks has this function"
     space, masked, first = ctx.schema.action_space, ctx.schema.masked_components, 0
     scope = {"allowed": device_function(ctx.env.allowed), "i32": i32}
-    source = "def is_allowed(i, n, s, p):\n"
+    # `is_allowed(i, n, s, p)`: whether agent i may choose the action at position n of its mask. The author's function receives
+    # the action, or the pair (component, value) of a MultiDiscrete action.
+    source, action = "def is_allowed(i, n, s, p):\n", "def action_of_number(n):\n"
     if masked is not None:
         # Positions of other components are compared with the bounds of those with masks alone.
         for component in masked:
             first, size = int(space.nvec[:component].sum()), int(space.nvec[component])
             source += f"    if {first} <= n < {first + size}:\n        pair = i32({component}), i32(n - {first} + "
             source += f"{int(space.start[component])})\n        return allowed(i, pair, s, p)\n"
-        return inline_function(generate_function("is_allowed", source + "    return True\n", **scope))
-    action = "def action_of_number(n):\n"
-    if isinstance(space, gym.spaces.Discrete):
+        source += "    return True\n"
+    elif isinstance(space, gym.spaces.Discrete):
         action += f"    return i32(n + {int(space.start)})\n"
     else:
         assert isinstance(space, gym.spaces.MultiDiscrete), "a Box has no masks"
@@ -459,6 +434,10 @@ def _make_is_allowed(ctx: MultiAgentContext) -> DeviceFunction:
             action += f"    if n < {first + size}:\n        return i32({component}), i32(n - {first} + {start})\n"
             first += size
         action += f"    return i32({len(space.nvec) - 1}), i32(0)\n"
-    scope["action_of_number"] = inline_function(generate_function("action_of_number", action, i32=i32))
-    source += "    return allowed(i, action_of_number(n), s, p)\n"
-    return inline_function(generate_function("is_allowed", source, **scope))
+    if masked is None:
+        scope["action_of_number"] = inline_function(generate_function("action_of_number", action, i32=i32))
+        source += "    return allowed(i, action_of_number(n), s, p)\n"
+    is_allowed = inline_function(generate_function("is_allowed", source, **scope))
+    mask_of = inline_function(generate_function("mask_of", f"def mask_of(b):\n    return b.action_mask{ctx.schema.suffix}\n"))
+    store = bind(store_mask, **{**values, "ctx": ctx}, mask_of=mask_of, is_allowed=is_allowed)
+    return [Segment(AGENTS, store, barrier=False, num_elements=ctx.num_agents * ctx.schema.mask_size)]

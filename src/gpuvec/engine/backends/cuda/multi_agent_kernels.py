@@ -67,11 +67,22 @@ def compose_kernels(spec: KernelSpec, launch: MultiAgentLaunch, is_step: bool) -
         spec: what the kernels are compiled from.
         launch: how envs are distributed over blocks.
         is_step: whether the kernels are those of a step.
+
+    Raises:
+        OutOfMemoryError: the arrays that the threads of a block share do not fit into its shared memory.
     """
     schema = spec.schema
     assert isinstance(schema, MultiAgentSchema), "of an environment whose envs are shared by threads"
     program = _program(spec, launch)
-    _require_shared_memory(schema, program.arrays, launch)
+    sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (dtype, shape) in program.arrays.items()}
+    needed, (name, largest) = sum(sizes.values()), max(sizes.items(), key=lambda item: item[1])
+    if needed > MAX_SHARED_BYTES:
+        cause = f"actions of {schema.action.components} components" if name == "actions" else f"numbers of the array {name!r}"
+        block = f"a block of a GPU, which has {MAX_SHARED_BYTES:,} bytes of shared memory"
+        raise OutOfMemoryError(
+            f"a world of {schema.num_agents:,} agents is too large for {block}: {launch.envs_per_block} world(s) "
+            f"need {needed:,}, {largest:,} of them for {cause}. Use fewer agents, shorter actions or fewer scalars, or the CPU."
+        )
     examples = example_arguments(spec)
     num_features = 0 if schema.role_schemas else schema.num_features
     parts = _KernelParts(program, launch, schema.num_agents, num_features, is_step, *examples)
@@ -81,19 +92,6 @@ def compose_kernels(spec: KernelSpec, launch: MultiAgentLaunch, is_step: bool) -
     if program.search is not None:
         kernels.append(_search_kernel(parts, program.search))
     return [*kernels, _row_kernel(parts)] if launch.split else kernels
-
-
-def _require_shared_memory(schema: MultiAgentSchema, arrays: WorkArrays, launch: MultiAgentLaunch) -> None:
-    """Raises OutOfMemoryError if the arrays that the threads of a block share do not fit into its shared memory."""
-    sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (dtype, shape) in arrays.items()}
-    needed, (name, largest) = sum(sizes.values()), max(sizes.items(), key=lambda item: item[1])
-    if needed > MAX_SHARED_BYTES:
-        cause = f"actions of {schema.action.components} components" if name == "actions" else f"numbers of the array {name!r}"
-        block = f"a block of a GPU, which has {MAX_SHARED_BYTES:,} bytes of shared memory"
-        raise OutOfMemoryError(
-            f"a world of {schema.num_agents:,} agents is too large for {block}: {launch.envs_per_block} world(s) "
-            f"need {needed:,}, {largest:,} of them for {cause}. Use fewer agents, shorter actions or fewer scalars, or the CPU."
-        )
 
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
