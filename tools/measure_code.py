@@ -349,7 +349,7 @@ class Measure(NamedTuple):
 
 
 LINES_OF_CODE = {  # {folders of the package: lines of code}
-    ("",): 31_952,
+    ("",): 31_948,
     ("engine",): 8_327,
     ("engine/compiler",): 1_674,
     ("engine/single_agent", "engine/multi_agent"): 2_660,
@@ -357,7 +357,7 @@ LINES_OF_CODE = {  # {folders of the package: lines of code}
     ("engine/backends",): 2_559,
     ("learners",): 12_333,
     ("testing",): 3_137,
-    ("vector",): 2_612,
+    ("vector",): 2_608,
     ("cli",): 2_561,
 }
 # The last ones are budgets of wholes, which may only fall.
