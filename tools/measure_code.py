@@ -349,15 +349,15 @@ class Measure(NamedTuple):
 
 
 LINES_OF_CODE = {  # {folders of the package: lines of code}
-    ("",): 32_342,
-    ("engine",): 8_638,
-    ("engine/compiler",): 1_711,
-    ("engine/single_agent", "engine/multi_agent"): 2_854,
-    ("engine/layout",): 1_327,
-    ("engine/backends",): 2_592,
+    ("",): 32_027,
+    ("engine",): 8_327,
+    ("engine/compiler",): 1_674,
+    ("engine/single_agent", "engine/multi_agent"): 2_660,
+    ("engine/layout",): 1_282,
+    ("engine/backends",): 2_559,
     ("learners",): 12_412,
     ("testing",): 3_137,
-    ("vector",): 2_612,
+    ("vector",): 2_608,
     ("cli",): 2_561,
 }
 # The last ones are budgets of wholes, which may only fall.
@@ -376,12 +376,12 @@ MEASURES = {
     },
     "single_importers": Measure(single_importers, 4),
     "engine_used_once_percent": Measure(
-        partial(functions_used_once, folder="engine"), 36.5, partial(count_functions, folder="engine")
+        partial(functions_used_once, folder="engine"), 30.0, partial(count_functions, folder="engine")
     ),
     "engine_nested_percent": Measure(
-        partial(nested_functions, folder="engine"), 13.1, partial(count_functions, folder="engine")
+        partial(nested_functions, folder="engine"), 12.9, partial(count_functions, folder="engine")
     ),
-    "alias_names": Measure(alias_names, 218),
+    "alias_names": Measure(alias_names, 150),
     "deep_classes": Measure(deep_classes, 3),
     "schema_calls": Measure(schema_calls, 4),
 }

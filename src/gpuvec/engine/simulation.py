@@ -79,7 +79,11 @@ class Simulation:
         for name in options.per_env:
             self.buffers[f"param_{name}"][:] = getattr(env.params, name)
         if isinstance(self.schema, MultiAgentSchema) and self.schema.has_role_field:
-            self._write_declared_roles(self.schema)
+            # Declared roles are sorted on the host, as a first sort on a GPU is compiled.
+            role = np.repeat(np.arange(len(self.schema.roles)), list(self.schema.roles.values()))
+            for name, values in (("role", role), ("agents_by_role", np.argsort(role, kind="stable"))):
+                field = self.field(name)
+                field[:] = device.arrays.asarray(values.astype(field.dtype))
         self._pool: dict[str, DeviceArray] = {}
         self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # {policy: (frozen copy, its content)}
         self._reset_launchers()
@@ -96,11 +100,12 @@ class Simulation:
         """For a message, the size of the observations of many agents, and what would reduce it."""
         if not isinstance(self.schema, MultiAgentSchema):
             return ""
-        agents, parts = self.schema.num_agents, self.schema.parts
-        observes_all = any(part.observation.max_neighbors >= agents - 1 for part in parts)
+        parts = self.schema.parts
+        observes_all = any(part.observation.max_neighbors >= self.schema.num_agents - 1 for part in parts)
         advice = "fewer environments or agents" + (", or observing the K nearest," if observes_all else "")
         num_bytes = sum(4 * part.num_agents * part.num_features for part in parts)
-        size = f"{num_bytes:,} bytes each ({agents} agents, {' or '.join(str(part.num_features) for part in parts)} numbers)"
+        numbers = " or ".join(str(part.num_features) for part in parts)
+        size = f"{num_bytes:,} bytes each ({self.schema.num_agents} agents, {numbers} numbers)"
         return f", whose observations are {size}; {advice} would fit"
 
     def _reset_launchers(self) -> None:
@@ -237,14 +242,6 @@ class Simulation:
             if name in names:
                 return buffers[buffer][:, names.index(name)]
         return buffers[f"state_{name}"]
-
-    def _write_declared_roles(self, schema: MultiAgentSchema) -> None:
-        """Writes the roles that the environment declares. They are sorted on the host, as a first sort on a GPU is compiled."""
-        roles = schema.roles.values()
-        role = np.repeat(np.arange(len(roles)), list(roles))
-        for name, values in (("role", role), ("agents_by_role", np.argsort(role, kind="stable"))):
-            field = self.field(name)
-            field[:] = self.device.arrays.asarray(values.astype(field.dtype))
 
     def set_roles(self, role: DeviceArray) -> None:
         """Writes the field `role`, and `agents_by_role`, which follows from it.

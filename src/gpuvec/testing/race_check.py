@@ -149,11 +149,12 @@ class RaceCheck:
     def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
         self._seed, self._limit, self._random = seed, limit, np.random.default_rng(seed)
         self.reference, self.log = PythonReference(env, lambda s: self._view(s, self.log)), AccessLog()
-        self.env, schema = self.reference.env, self.reference.schema
-        self._checks = ResultChecks(env, schema, None)
+        self.env = self.reference.env
+        self._checks = ResultChecks(env, self.reference.schema, None)
         self._states: dict[int, EnvState] = {}
         self._episodes, self._times = [0] * NUM_ENVS, [0] * NUM_ENVS
         self.num_accesses = 0  # in logs that were cleared
+        schema = self.reference.schema
         self._num_set_axes = {k: len(schema.sets[name]) for k, name in schema.field_sets.items()}
         # {(function, field): a write}, and {(function, field): (element, its read of what belongs to another one)}.
         self._writes: dict[tuple[AuthorFunction, str], Access] = {}
@@ -275,17 +276,17 @@ class RaceCheck:
 
     def _active(self, s: EnvState) -> NDArray[np.bool_]:
         """Returns whether each agent is active, (A,), after a check that `active` reads only the agent's own elements."""
-        reference, schema = self.reference, self.reference.schema
-        mask = np.ones(len(reference.agents), np.bool_)
-        for i in reference.agents if self.env.active is not None else ():
-            function, index = author_function_of(self.env.active, schema.roles, i)
+        mask = np.ones(len(self.reference.agents), np.bool_)
+        for i in self.reference.agents if self.env.active is not None else ():
+            function, index = author_function_of(self.env.active, self.reference.schema.roles, i)
             if function is None:
                 continue
             self._clear_log()
-            mask[i] = call_checked(function, CheckedInt(index), reference.view(s), reference.p)
+            mask[i] = call_checked(function, CheckedInt(index), self.reference.view(s), self.reference.p)
             for access in self.log:
-                field_set = schema.field_sets[access.field]
-                owner = role_of_agent(schema.roles, i) if field_set in schema.role_schemas else (field_set, int(i))
+                field_set = self.reference.schema.field_sets[access.field]
+                by_role = field_set in self.reference.schema.role_schemas
+                owner = role_of_agent(self.reference.schema.roles, i) if by_role else (field_set, int(i))
                 if (field_set, access.element) != (owner[0], owner[1:]) and access.field not in ENGINE_FIELDS:
                     problem = (
                         f"active reads {name_element(access.field, access.element)} for agent {i}, and may read only "
@@ -417,21 +418,21 @@ class RaceCheck:
         """Checks the logged accesses of an element; a reset has to write a field before it reads it."""
         function, fields_written = calls.function, set(fields_before)
         for access in self.log:
-            field, other = access.field, access.element
-            is_own = self._owns(calls.index_set, element, field, other)
+            is_own = self._owns(calls.index_set, element, access.field, access.element)
             if access.writes and not is_own:
-                raise authoring_error_at(access.file, access.line, self._write_to_other(calls, element, field, other))
-            if self._in_reset and not access.writes and field not in fields_written:
+                problem = self._write_to_other(calls, element, access.field, access.element)
+                raise authoring_error_at(access.file, access.line, problem)
+            if self._in_reset and not access.writes and access.field not in fields_written:
                 problem = (
-                    f"reset reads {name_element(field, other)} for {self._name(calls, element)} before it writes {field}, so "
-                    "the value is of the last episode"
+                    f"reset reads {name_element(access.field, access.element)} for {self._name(calls, element)} before it "
+                    f"writes {access.field}, so the value is of the last episode"
                 )
                 raise authoring_error_at(access.file, access.line, f"{problem}; compute it from the parameters and draws alone")
             if access.writes:
-                fields_written.add(field)
-                self._writes.setdefault((function, field), access)
+                fields_written.add(access.field)
+                self._writes.setdefault((function, access.field), access)
             elif not is_own:
-                self._reads_of_others.setdefault((function, field), (element, access))
+                self._reads_of_others.setdefault((function, access.field), (element, access))
         self._fields_written |= fields_written
         for function_and_field in self._reads_of_others.keys() & self._writes.keys():
             (reader, read), field = self._reads_of_others[function_and_field], function_and_field[1]

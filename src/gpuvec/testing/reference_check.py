@@ -109,13 +109,12 @@ class _Comparison:
 
 def _compiled_results(run: CompiledRun, moment: Moment, expected: Results) -> Results:
     """The compiled results of a reset or a step, with the observations that are expected."""
-    t, row = moment.t, moment.row
-    obs = run.obs[t][row]
+    obs = run.obs[moment.t][moment.row]
     results: Results = {"observation": obs} if "observation" in expected else {_obs_name(i): x for i, x in enumerate(obs)}
     results |= moment.after
     if moment.key.step > 0:
-        results |= {"reward": run.reward[t - 1][row], "terminated": run.terminated[t - 1][row]}
-        results |= {k: v[row] for k, v in run.infos[t - 1].items()}
+        results |= {"reward": run.reward[moment.t - 1][moment.row], "terminated": run.terminated[moment.t - 1][moment.row]}
+        results |= {k: v[moment.row] for k, v in run.infos[moment.t - 1].items()}
     return {name: results[name] for name in expected}
 
 

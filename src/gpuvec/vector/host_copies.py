@@ -63,18 +63,17 @@ def copies_on_host(values: Sequence[Any]) -> list[NDArray[Any]]:
         cupy: Any = importlib.import_module("cupy")
         arrays = [v if isinstance(v, cupy.ndarray) else cupy.from_dlpack(_detached(v)) for v in on_gpu.values()]
         copies = dict(zip(on_gpu, _copy_through_pinned_memory(cupy, arrays), strict=True))
-    return [copies[id(value)] if id(value) in copies else _as_numpy(_detached(value)) for value in values]
+    host_arrays = []
+    for value in values:
+        has_only_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        read = np.from_dlpack if has_only_dlpack else np.asarray
+        host_arrays.append(copies[id(value)] if id(value) in copies else read(_detached(value)))
+    return host_arrays
 
 
 def _detached(value: Any) -> Any:
     """A tensor without its gradient; anything else unchanged."""
     return value.detach() if framework_of(value) == "torch" else value
-
-
-def _as_numpy(value: Any) -> NDArray[Any]:
-    """An array or a list on the host, also an array that has only DLPack's protocol."""
-    has_only_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
-    return np.from_dlpack(value) if has_only_dlpack else np.asarray(value)
 
 
 def _copy_through_pinned_memory(cupy: Any, arrays: list[Any]) -> list[NDArray[Any]]:

@@ -172,12 +172,8 @@ def refuse_fork() -> None:
         )
 
 
-def _initialize_driver(meanwhile: Callable[[], None] | None) -> bool:
-    """Initializes the driver and returns whether it can be used.
-
-    Args:
-        meanwhile: is called in this thread while another one initializes the driver, which runs no Python; None for nothing.
-    """
+def _cuda_problem(meanwhile: Callable[[], None] | None = None) -> DeviceError | MissingExtraError | None:
+    """The error that tells why CUDA cannot be used, or None; `meanwhile` is called while the driver is initialized."""
     from cuda.bindings import driver
 
     def initialize() -> bool:
@@ -186,20 +182,17 @@ def _initialize_driver(meanwhile: Callable[[], None] | None) -> bool:
         except RuntimeError:  # there is no libcuda
             return False
 
-    if meanwhile is None:
-        return initialize()
-    with ThreadPoolExecutor(1) as executor:
-        initialization = executor.submit(initialize)
-        if not wait([initialization], DRIVER_ANSWER_SECONDS).done:
-            meanwhile()
-        return initialization.result()
-
-
-def _cuda_problem(meanwhile: Callable[[], None] | None = None) -> DeviceError | MissingExtraError | None:
-    """The error that tells why CUDA cannot be used, or None; `meanwhile` is called while the driver is initialized."""
     global _cuda_process
     refuse_fork()
-    if _initialize_driver(meanwhile):
+    if meanwhile is None:
+        is_usable = initialize()
+    else:  # in another thread, which runs no Python
+        with ThreadPoolExecutor(1) as executor:
+            initialization = executor.submit(initialize)
+            if not wait([initialization], DRIVER_ANSWER_SECONDS).done:
+                meanwhile()
+            is_usable = initialization.result()
+    if is_usable:
         _cuda_process = os.getpid()
     else:
         return DeviceError(

@@ -29,7 +29,18 @@ def make_elementwise_launcher(operation: Elementwise, device: Device) -> Callabl
     if device.kind == "cpu":
         loop = _cpu_loop(operation)
         return lambda stream, *members: loop(members)
-    return _simulator_launcher(operation) if device.kind == "simulator" else _cuda_launcher(operation, device)
+    if device.kind == "cuda":
+        return _cuda_launcher(operation, device)
+    from gpuvec.engine.backends.cuda import numba_cuda
+    from gpuvec.engine.backends.simulator import short_switch_interval
+
+    kernel, batch = numba_cuda.cuda.jit(kernel_body(operation)), operation.batch
+
+    def launch(stream: int, *members: int) -> None:
+        with short_switch_interval():
+            kernel[-(-members[-1] // operation.threads), operation.threads](batch(*members))
+
+    return launch
 
 
 def _key(operation: Elementwise, target: object) -> Callable[[], str]:
@@ -80,7 +91,15 @@ def load_or_compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> 
         operation: the function of a row.
         cc: the compute capability.
     """
-    (binary,) = load_or_compile(_key(operation, cc), lambda: [compile_elementwise(operation, cc)._replace(log="")], Binary)
+
+    def compile_all() -> list[Binary]:
+        from gpuvec.engine.backends.cuda import linker, numba_cuda
+
+        signature = numba_cuda.kernel_signature(operation.batch, None, ())
+        ltoir = numba_cuda.compile_kernel(kernel_body(operation), signature, cc, "ltoir", operation.threads)
+        return [linker.link(ltoir, cc)._replace(log="")]
+
+    (binary,) = load_or_compile(_key(operation, cc), compile_all, Binary)
     return binary
 
 
@@ -104,33 +123,6 @@ def kernel_body(operation: Elementwise) -> Callable[..., None]:
     source += "    if row < b.n:\n        function(b, row)\n"
     # The simulator replaces the global `cuda` while it runs the kernel.
     return cast(Callable[..., None], generate_function("kernel", source, cuda=numba_cuda.cuda, function=function))
-
-
-@lru_cache(maxsize=64)
-def compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> Binary:
-    """Compiles the kernel that applies an operation.
-
-    Args:
-        operation: the function of a row.
-        cc: the compute capability.
-    """
-    from gpuvec.engine.backends.cuda import linker, numba_cuda
-
-    signature = numba_cuda.kernel_signature(operation.batch, None, ())
-    return linker.link(numba_cuda.compile_kernel(kernel_body(operation), signature, cc, "ltoir", operation.threads), cc)
-
-
-def _simulator_launcher(operation: Elementwise) -> Callable[..., None]:
-    from gpuvec.engine.backends.cuda import numba_cuda
-    from gpuvec.engine.backends.simulator import short_switch_interval
-
-    kernel, batch = numba_cuda.cuda.jit(kernel_body(operation)), operation.batch
-
-    def launch(stream: int, *members: int) -> None:
-        with short_switch_interval():
-            kernel[-(-members[-1] // operation.threads), operation.threads](batch(*members))
-
-    return launch
 
 
 def _cuda_launcher(operation: Elementwise, device: Device) -> Callable[..., None]:

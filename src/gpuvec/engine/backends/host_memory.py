@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 GROUP_LIST = Path("proc/self/cgroup")  # the control groups of this process, a line for each hierarchy
@@ -18,7 +19,20 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     Args:
         root: the folder in which `proc` and `sys` are.
     """
-    limits = [limit for limit in (_system_bytes(root), *_group_bytes(root)) if limit is not None]
+    lines = (line.partition(":") for line in _text(root / "proc/meminfo").splitlines())
+    # With caches that can be dropped, in KiB
+    limits = [int(value.split()[0]) << 10 for name, _, value in lines if name == "MemAvailable"][:1]
+    if not limits:
+        with suppress(ValueError, OSError, AttributeError):  # Other systems than Linux report the free pages, or none.
+            limits.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    # The control groups of this process, of version 2 or 1
+    for line in _text(root / GROUP_LIST).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            limits += _bytes_below_limits(root / GROUP_MOUNT, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            limits += _bytes_below_limits(root / GROUP_MOUNT / "memory", path, *names)
     return max(0, min(limits)) if limits else None
 
 
@@ -40,29 +54,6 @@ def peak_resident_bytes() -> int | None:
         return None
     units: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return units if sys.platform == "darwin" else units << 10
-
-
-def _system_bytes(root: Path) -> int | None:
-    """MemAvailable of Linux, which includes caches that can be dropped; on other systems the free pages."""
-    for line in _text(root / "proc/meminfo").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) << 10  # in KiB
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-def _group_bytes(root: Path) -> Iterator[int]:
-    """Bytes below the limit of each control group of this process, of version 2 or 1, that has a limit."""
-    for line in _text(root / GROUP_LIST).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            yield from _bytes_below_limits(root / GROUP_MOUNT, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            yield from _bytes_below_limits(root / GROUP_MOUNT / "memory", path, *names)
 
 
 def _bytes_below_limits(mount: Path, path: str, limit: str, usage: str, inactive: str) -> Iterator[int]:

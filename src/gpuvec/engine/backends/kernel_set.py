@@ -7,6 +7,7 @@ write the arguments of a kernel into memory, and launch it.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from gpuvec.engine.backends.device import Device
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.layout.buffers import KernelOptions, make_packer, pack_arguments
+from gpuvec.engine.layout.buffers import KernelOptions, pack_arguments
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES
 
@@ -56,7 +57,9 @@ class KernelSet:
         """
         dtypes = request_dtypes(self.spec.env)
         arguments, launch = self._load("reset", options, len(dtypes))
-        pack, num_members = make_packer(dtypes), len(arguments) - len(dtypes)
+        codes = [np.dtype(dtype).char for dtype in dtypes]  # of numbers of 8 bytes each
+        pack: Callable[..., None] = struct.Struct("".join(f"{code}{8 - struct.calcsize(code)}x" for code in codes)).pack_into
+        num_members = len(arguments) - len(dtypes)
 
         def launch_reset(stream: int, *values: float) -> None:
             arguments[:num_members] = values[:num_members]

@@ -273,7 +273,15 @@ def _atomic_update(kind: str, numba: NumbaApi, context: TargetContext, builder: 
     pointer = _element(context, builder, sig, args)
     new = context.cast(builder, args[2], sig.args[2], sig.args[0].dtype)
     if numba.is_gpu and new.type == FLOAT:
-        _atomic_float_extremum(builder, pointer, new, kind)
+        # Floats without the sign bit have the order of their bits as signed integers, and are larger than all others. Those
+        # with the sign bit have the reverse order of their bits as unsigned integers. So a minimum is the signed minimum of the
+        # bits if the new value has no sign bit, whatever the old one is, and their unsigned maximum if it has.
+        new_word, word = builder.bitcast(new, INT32), builder.bitcast(pointer, INT32.as_pointer())
+        with builder.if_else(builder.icmp_signed(">=", new_word, INT32(0))) as (without_sign, with_sign):
+            with without_sign:
+                builder.atomic_rmw(kind, word, new_word, "monotonic")
+            with with_sign:
+                builder.atomic_rmw("umax" if kind == "min" else "umin", word, new_word, "monotonic")
     elif numba.is_gpu:
         builder.atomic_rmw(kind, pointer, new, "monotonic")
     else:
@@ -283,21 +291,6 @@ def _atomic_update(kind: str, numba: NumbaApi, context: TargetContext, builder: 
             return
         compare = builder.fcmp_ordered if new.type == FLOAT else builder.icmp_signed
         builder.store(builder.select(compare(COMPARISONS[kind], new, old), new, old), pointer)
-
-
-def _atomic_float_extremum(builder: Builder, pointer: ir.Value, new: ir.Value, kind: str) -> None:
-    """Updates a float by an atomic operation on its bits.
-
-    Floats without the sign bit have the order of their bits as signed integers, and are larger than all others. Those with
-    the sign bit have the reverse order of their bits as unsigned integers. So a minimum is the signed minimum of the bits if
-    the new value has no sign bit, whatever the old one is, and their unsigned maximum if it has.
-    """
-    new_word, word = builder.bitcast(new, INT32), builder.bitcast(pointer, INT32.as_pointer())
-    with builder.if_else(builder.icmp_signed(">=", new_word, INT32(0))) as (without_sign, with_sign):
-        with without_sign:
-            builder.atomic_rmw(kind, word, new_word, "monotonic")
-        with with_sign:
-            builder.atomic_rmw("umax" if kind == "min" else "umin", word, new_word, "monotonic")
 
 
 @operations.add(lambda types, array, index, expected, value: types.int32(array, index, expected, value))

@@ -94,10 +94,6 @@ class CopyLaunch(NamedTuple):
         """Returns the largest number of words of `copy` that a thread has."""
         return ceil(self.words_of_block(copy) / self.threads)
 
-    def max_words_in_flight(self, copy: BlockCopy) -> int:
-        """Returns how many words of `copy` registers hold. The only thread of a CPU's block gains nothing from several."""
-        return REGISTERS_IN_FLIGHT // copy.word.num_registers if self.threads > 1 else 1
-
 
 class _Word(NamedTuple):
     """A word of a thread: the one `round_number * T` words behind its first word."""
@@ -149,7 +145,12 @@ class CopyEmitter:
             with full:
                 self._emit_full_block(copies)
             with smaller:
-                self._emit_smaller_block(copies)
+                # Fields of equal size share a loop.
+                sizes: dict[tuple[Any, ...], list[BlockCopy]] = {}
+                for copy in copies:
+                    sizes.setdefault((copy.env_bytes, copy.word, copy.rest_word), []).append(copy)
+                for copies_of_size in sizes.values():
+                    self._emit_loops(copies_of_size, 1)
 
     def _emit_full_block(self, copies: tuple[BlockCopy, ...]) -> None:
         """Emits the copies of a block with all of its envs, in which only the last word of a thread may not exist.
@@ -158,7 +159,9 @@ class CopyEmitter:
         """
         threads, first, words = self._launch.threads, 0, []
         for copy in copies:
-            num_words, limit = self._launch.words_of_block(copy), self._launch.max_words_in_flight(copy)
+            num_words = self._launch.words_of_block(copy)
+            # How many words registers hold. The only thread of a CPU's block gains nothing from several.
+            limit = REGISTERS_IN_FLIGHT // copy.word.num_registers if threads > 1 else 1
             num_rounds = max(0, num_words // threads // limit - (num_words == threads * limit))
             if num_rounds:
                 assert len(copies) == 1, "a copy with several rounds has a segment of its own"
@@ -169,14 +172,6 @@ class CopyEmitter:
                 exists = first + (k + 1) * threads <= num_words
                 words.append(_Word(copy, copy.word, k, None if exists else INT64(num_words)))
         self._move(words, self._add(self._thread, first))
-
-    def _emit_smaller_block(self, copies: tuple[BlockCopy, ...]) -> None:
-        """Emits the copies of the last block, which may have fewer envs. Fields of equal size share a loop."""
-        sizes: dict[tuple[Any, ...], list[BlockCopy]] = {}
-        for copy in copies:
-            sizes.setdefault((copy.env_bytes, copy.word, copy.rest_word), []).append(copy)
-        for copies_of_size in sizes.values():
-            self._emit_loops(copies_of_size, 1)
 
     def _emit_loops(self, copies: list[BlockCopy], words_in_flight: int) -> None:
         """Emits loops over the words of any number of envs, and over the rest behind the last whole word.
@@ -208,22 +203,33 @@ class CopyEmitter:
             stores.append((word, target, number, exists, self._load(word, source, exists)))
         for word, target, number, exists, value in stores:
             with self._where(exists):
-                self._store(word, target, number, value)
+                if target is None:  # A function stores the word.
+                    function = self._context.get_function(self._store_type, self._store_sig)
+                    self._context.add_linking_libs(function.libs)
+                    function(self._builder, (self._work, number, value))
+                else:
+                    pointer = self._builder.gep(target, [INT64(word.round_number * self._launch.threads)])
+                    self._builder.store(value, pointer, align=self._alignment(word))
 
     def _places(self, word: _Word, number: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """Returns pointers to the source and the target of the word with a number; None for a target if a function stores."""
-        builder, copy, word_type = self._builder, word.copy, self._llvm_type(word.type)
+        item = self._context.get_data_type(word.type.item_type(self._numba))
+        word_type = ir.VectorType(item, word.type.num_items) if word.type.num_items > 1 else item
         num_bytes = INT64(word.type.num_bytes)
-        first = builder.udiv(builder.mul(self._first_env, INT64(copy.env_bytes), flags=("nuw", "nsw")), num_bytes)
-        _, start = self._member(self._batch_type, self._batch, copy.buffer)
-        address = builder.add(start, builder.mul(builder.add(first, number), num_bytes))
-        buffer = builder.inttoptr(address, word_type.as_pointer(self._numba.address_space))
-        if copy.array is None:
+        first = self._builder.udiv(
+            self._builder.mul(self._first_env, INT64(word.copy.env_bytes), flags=("nuw", "nsw")), num_bytes
+        )
+        _, start = self._member(self._batch_type, self._batch, word.copy.buffer)
+        address = self._builder.add(start, self._builder.mul(self._builder.add(first, number), num_bytes))
+        buffer = self._builder.inttoptr(address, word_type.as_pointer(self._numba.address_space))
+        if word.copy.array is None:
             return buffer, None
-        array_type, array = self._member(self._work_type, self._work, copy.array)
-        first_element = builder.gep(element_address(self._context, builder, array_type, array), [INT64(copy.offset)])
-        shared = builder.gep(builder.bitcast(first_element, word_type.as_pointer()), [number])
-        return (buffer, shared) if copy.is_load else (shared, buffer)
+        array_type, array = self._member(self._work_type, self._work, word.copy.array)
+        first_element = self._builder.gep(
+            element_address(self._context, self._builder, array_type, array), [INT64(word.copy.offset)]
+        )
+        shared = self._builder.gep(self._builder.bitcast(first_element, word_type.as_pointer()), [number])
+        return (buffer, shared) if word.copy.is_load else (shared, buffer)
 
     def _load(self, word: _Word, source: ir.Value, exists: ir.Value | None) -> ir.Value:
         """Returns a word that is loaded; if it may not exist, zero where it does not."""
@@ -241,21 +247,6 @@ class CopyEmitter:
         result.add_incoming(value, after_load)
         result.add_incoming(ir.Constant(value.type, None), before)
         return result
-
-    def _store(self, word: _Word, target: ir.Value | None, number: ir.Value, value: ir.Value) -> None:
-        """Emits the store of a word, or a call of the function that stores it."""
-        if target is None:
-            function = self._context.get_function(self._store_type, self._store_sig)
-            self._context.add_linking_libs(function.libs)
-            function(self._builder, (self._work, number, value))
-        else:
-            pointer = self._builder.gep(target, [INT64(word.round_number * self._launch.threads)])
-            self._builder.store(value, pointer, align=self._alignment(word))
-
-    def _llvm_type(self, word_type: WordType) -> ir.Type:
-        """The LLVM type of a word: an item or a vector."""
-        item = self._context.get_data_type(word_type.item_type(self._numba))
-        return ir.VectorType(item, word_type.num_items) if word_type.num_items > 1 else item
 
     def _alignment(self, word: _Word) -> int:
         """The alignment of a word in bytes. NumPy does not align the arrays of the simulator."""
@@ -293,18 +284,18 @@ class CopyEmitter:
 
         LLVM would unroll a loop over int32, eight times for each of these short loops.
         """
-        builder, before = self._builder, self._builder.block
-        head, body, after = (builder.append_basic_block(f"copy.{name}") for name in ("head", "body", "after"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        number = builder.phi(INT64)
-        builder.cbranch(builder.icmp_signed("<", number, end), body, after)
-        builder.position_at_end(body)
+        before = self._builder.block
+        head, body, after = (self._builder.append_basic_block(f"copy.{name}") for name in ("head", "body", "after"))
+        self._builder.branch(head)
+        self._builder.position_at_end(head)
+        number = self._builder.phi(INT64)
+        self._builder.cbranch(self._builder.icmp_signed("<", number, end), body, after)
+        self._builder.position_at_end(body)
         yield number
         number.add_incoming(start, before)
-        number.add_incoming(self._add(number, step), builder.block)
-        builder.branch(head)
-        builder.position_at_end(after)
+        number.add_incoming(self._add(number, step), self._builder.block)
+        self._builder.branch(head)
+        self._builder.position_at_end(after)
 
 
 def make_block_copies(numba: NumbaApi) -> Callable[[tuple[BlockCopy, ...], CopyLaunch], DeviceFunction]:

@@ -47,16 +47,15 @@ def register_counted_range(numba: NumbaApi) -> DeviceFunction:
             super().__init__(dtype)
             self.name = f"counted_range_iterator_{dtype}"
 
-    @numba.extending.register_model(CountedRange)
-    class _CountedRangeModel(numba.extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
-        def __init__(self, model_manager: Any, range_type: NumbaType) -> None:
-            super().__init__(model_manager, range_type, [(name, range_type.dtype) for name in ("start", "stop", "step")])
-
-    @numba.extending.register_model(CountedRangeIterator)
-    class _CountedRangeIteratorModel(numba.extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
-        def __init__(self, model_manager: Any, iterator_type: NumbaType) -> None:
-            dtype = iterator_type.yield_type
-            super().__init__(model_manager, iterator_type, [("value", numba.types.EphemeralPointer(dtype)), ("stop", dtype)])
+    struct = numba.extending.models.StructModel
+    numba.extending.register_model(CountedRange)(
+        lambda manager, kind: struct(manager, kind, [(name, kind.dtype) for name in ("start", "stop", "step")])
+    )
+    numba.extending.register_model(CountedRangeIterator)(
+        lambda manager, kind: struct(
+            manager, kind, [("value", numba.types.EphemeralPointer(kind.yield_type)), ("stop", kind.yield_type)]
+        )
+    )
 
     @numba.extending.type_callable(counted_range)
     def typer_for(context: TypingContext) -> Callable[..., NumbaType | None]:
@@ -74,11 +73,11 @@ def register_counted_range(numba: NumbaApi) -> DeviceFunction:
     def constructor(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
         dtype = sig.return_type.dtype
         bounds = [context.cast(builder, value, value_type, dtype) for value, value_type in zip(args, sig.args, strict=True)]
-        struct = struct_proxy(sig.return_type)(context, builder)
-        struct.start = bounds[0] if len(bounds) > 1 else context.get_constant(dtype, 0)
-        struct.stop = bounds[1] if len(bounds) > 1 else bounds[0]
-        struct.step = bounds[2] if len(bounds) > 2 else context.get_constant(dtype, 1)
-        return struct._getvalue()  # as in the examples of Numba's documentation for extensions
+        counted = struct_proxy(sig.return_type)(context, builder)
+        counted.start = bounds[0] if len(bounds) > 1 else context.get_constant(dtype, 0)
+        counted.stop = bounds[1] if len(bounds) > 1 else bounds[0]
+        counted.step = bounds[2] if len(bounds) > 2 else context.get_constant(dtype, 1)
+        return counted._getvalue()  # as in the examples of Numba's documentation for extensions
 
     @numba.extending.lower_builtin("getiter", CountedRange)
     def getiter(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:

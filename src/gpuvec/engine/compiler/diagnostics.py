@@ -90,19 +90,20 @@ def _author_line(text: str, error: Exception) -> tuple[Path, int] | None:
     """
     matches = re.findall(r'(?:File "([^"]+)", line |(\S+\.py) \()(\d+)', text)
     places = [(quoted or bare, int(line)) for quoted, bare, line in matches]
-    location = getattr(error, "loc", None)
+    location: Any = getattr(error, "loc", None)
     if location is not None:
         places.append((location.filename, location.line))
-    places += reversed(list(_typed_places(error)))
-    return next(((Path(file).resolve(), line) for file, line in places if _is_author_file(file)), None)
-
-
-def _typed_places(error: Exception) -> Iterator[tuple[str, int]]:
-    """Yields (file, line) of each expression whose type was being inferred when `error` was raised, from the outermost."""
+    typed_places = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        location: Any = getattr(frame.f_locals.get("self"), "loc", None)
+        location = getattr(frame.f_locals.get("self"), "loc", None)
         if hasattr(location, "filename") and hasattr(location, "line"):
-            yield location.filename, location.line
+            typed_places.append((location.filename, location.line))
+    for file, line in [*places, *reversed(typed_places)]:
+        path = Path(file).resolve()
+        # A file of the author is neither Numba's nor this package's, and no generated code.
+        if not file.startswith("<") and "numba" not in path.parts and not path.is_relative_to(PACKAGE):
+            return path, line
+    return None
 
 
 def _problem(text: str) -> str:
@@ -115,12 +116,6 @@ def _problem(text: str) -> str:
     message = next((line for line in lines if line and not line.startswith("Failed in")), text)
     message = message.partition(" Raised from ")[0].rstrip(". ")
     return re.sub(r"No definition for lowering (\w+)\(.*\)\.(\w+) = .*", r"assigns to \1.\2", message)
-
-
-def _is_author_file(file: str) -> bool:
-    """Whether a file is neither Numba's nor this package's, and no generated code."""
-    path = Path(file).resolve()
-    return not file.startswith("<") and "numba" not in path.parts and not path.is_relative_to(PACKAGE)
 
 
 def authoring_error(function: Any, message: str, line: int | None = None) -> AuthoringError:

@@ -91,19 +91,54 @@ class Content:
         return all(describe_fields(named_tuple) == description for named_tuple, description in self.classes)
 
 
-class ContentBuilder:
-    """Builds the `Content` of values that are added one after the other.
+def describe_fields(named_tuple: Any) -> str:
+    """Returns as text the name, the fields, their types, and the names of those with a default of the class `named_tuple`."""
+    hints = get_type_hints(named_tuple, include_extras=True)
+    return repr((named_tuple.__qualname__, named_tuple._fields, hints, tuple(named_tuple._field_defaults)))
+
+
+# The contents of frozen functions.
+_contents: WeakKeyDictionary[FunctionType, Content] = WeakKeyDictionary()
+# The global names of the modules in which the originals of frozen functions are defined.
+_original_globals: WeakKeyDictionary[FunctionType, dict[str, Any]] = WeakKeyDictionary()
+# Frozen functions by digest and origin.
+_frozen_functions: WeakValueDictionary[Any, FunctionType] = WeakValueDictionary()
+
+
+def frozen_function(function: FunctionType) -> FunctionType:
+    """Returns the frozen copy of a plain `function`. The copy of a frozen function is itself."""
+    return function if function in _contents else Freezer().copy_function(function)
+
+
+def module_globals(function: Any) -> dict[str, Any]:
+    """Returns the global names of the module in which `function`, or its original, is defined.
+
+    They are for error messages alone, because their values can change after the copy.
+    """
+    names: dict[str, Any] = _original_globals.get(function, function.__globals__)
+    return names
+
+
+def content_of(function: FunctionType) -> Content:
+    """Returns the content of a frozen `function`."""
+    return _contents[function]
+
+
+class Freezer:
+    """Copies values and records the content of the copies.
 
     Attributes:
         unhashable, origin, read_values, classes: as in `Content`, of all values so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Freezer | None = None) -> None:
         self._hash = hashlib.sha256()
         self.unhashable: str | None = None
         self.origin: list[Any] = []
         self.read_values: list[ReadValue] = []
         self.classes: list[tuple[type, str]] = []
+        self._copies: dict[FunctionType, FunctionType] = {} if caller is None else caller._copies  # by their originals
+        self._functions_in_progress: list[FunctionType] = [] if caller is None else caller._functions_in_progress
 
     def content(self) -> Content:
         """Returns the content of all values so far."""
@@ -139,48 +174,6 @@ class ContentBuilder:
             field, offset = dtype.fields[name][:2]  # type: ignore[index]  # a dtype with names has fields
             self.update(offset)
             self.add_dtype(field)
-
-
-def describe_fields(named_tuple: Any) -> str:
-    """Returns as text the name, the fields, their types, and the names of those with a default of the class `named_tuple`."""
-    hints = get_type_hints(named_tuple, include_extras=True)
-    return repr((named_tuple.__qualname__, named_tuple._fields, hints, tuple(named_tuple._field_defaults)))
-
-
-# The contents of frozen functions.
-_contents: WeakKeyDictionary[FunctionType, Content] = WeakKeyDictionary()
-# The global names of the modules in which the originals of frozen functions are defined.
-_original_globals: WeakKeyDictionary[FunctionType, dict[str, Any]] = WeakKeyDictionary()
-# Frozen functions by digest and origin.
-_frozen_functions: WeakValueDictionary[Any, FunctionType] = WeakValueDictionary()
-
-
-def frozen_function(function: FunctionType) -> FunctionType:
-    """Returns the frozen copy of a plain `function`. The copy of a frozen function is itself."""
-    return function if function in _contents else Freezer().copy_function(function)
-
-
-def module_globals(function: Any) -> dict[str, Any]:
-    """Returns the global names of the module in which `function`, or its original, is defined.
-
-    They are for error messages alone, because their values can change after the copy.
-    """
-    names: dict[str, Any] = _original_globals.get(function, function.__globals__)
-    return names
-
-
-def content_of(function: FunctionType) -> Content:
-    """Returns the content of a frozen `function`."""
-    return _contents[function]
-
-
-class Freezer(ContentBuilder):
-    """Copies values and records the content of the copies."""
-
-    def __init__(self, caller: Freezer | None = None) -> None:
-        super().__init__()
-        self._copies: dict[FunctionType, FunctionType] = {} if caller is None else caller._copies  # by their originals
-        self._functions_in_progress: list[FunctionType] = [] if caller is None else caller._functions_in_progress
 
     def copy_value(self, value: Any) -> Any:
         """Adds `value` and returns its copy, which is `value` itself if it cannot change or cannot be copied."""
@@ -328,8 +321,22 @@ class Freezer(ContentBuilder):
         freezer._add_code(original.__code__)
         function.__defaults__ = freezer.copy_value(original.__defaults__)
         function.__kwdefaults__ = freezer.copy_value(original.__kwdefaults__)
-        freezer._copy_closure(original, cells)
-        freezer._copy_globals(original, scope)
+        for original_cell, cell in zip(original.__closure__ or (), cells, strict=True):
+            try:
+                value = original_cell.cell_contents
+            except ValueError:
+                freezer.add_unhashable(original, "a variable without a value")
+                continue
+            freezer.read_values.append(ReadValue(original_cell, "cell_contents", value))
+            cell.cell_contents = freezer.copy_value(value)
+        for name in _global_names(original.__code__):
+            freezer.update("reads", name)
+            value = original.__globals__.get(name, MISSING)
+            freezer.read_values.append(ReadValue(original.__globals__, name, value))
+            if value is not MISSING:
+                scope[name] = freezer.copy_value(value)
+            elif hasattr(builtins, name):
+                freezer.copy_value(getattr(builtins, name))
         for name in ("__doc__", "__module__", "__qualname__"):
             setattr(function, name, getattr(original, name))
         self._functions_in_progress.pop()
@@ -339,28 +346,6 @@ class Freezer(ContentBuilder):
         self._copies[original] = function
         _contents[function], _original_globals[function] = content, original.__globals__
         return function
-
-    def _copy_closure(self, original: FunctionType, cells: tuple[CellType, ...]) -> None:
-        """Copies the values of the closure of `original` into new `cells`."""
-        for original_cell, cell in zip(original.__closure__ or (), cells, strict=True):
-            try:
-                value = original_cell.cell_contents
-            except ValueError:
-                self.add_unhashable(original, "a variable without a value")
-                continue
-            self.read_values.append(ReadValue(original_cell, "cell_contents", value))
-            cell.cell_contents = self.copy_value(value)
-
-    def _copy_globals(self, original: FunctionType, scope: dict[str, Any]) -> None:
-        """Copies the values of the global names that `original` reads into `scope`."""
-        for name in _global_names(original.__code__):
-            self.update("reads", name)
-            value = original.__globals__.get(name, MISSING)
-            self.read_values.append(ReadValue(original.__globals__, name, value))
-            if value is not MISSING:
-                scope[name] = self.copy_value(value)
-            elif hasattr(builtins, name):
-                self.copy_value(getattr(builtins, name))
 
     def _add_code(self, code: CodeType) -> None:
         self.update(

@@ -18,7 +18,7 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
@@ -90,9 +90,9 @@ def referenced_values(function: types.FunctionType) -> dict[str, Any] | None:
     Args:
         function: the function.
     """
-    code, scope = function.__code__, function.__globals__
+    code = function.__code__
     # Some of these names are attributes. A global of the same name is compared then as well.
-    values = {name: scope[name] for name in code.co_names if name in scope}
+    values = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
     try:
         values |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
     except ValueError:
@@ -179,10 +179,16 @@ def _bind(function: Any, values: dict[str, Any], bound: dict[Any, DeviceFunction
             own_modules = ("gpuvec.engine.", function.__module__)
             if isinstance(value, types.FunctionType) and value.__module__.startswith(own_modules):
                 scope[name] = _bind(value, values, bound)
-        clone = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
-        clone.__qualname__, clone.__module__ = function.__qualname__, function.__module__
-        bound[function] = inline_function(clone)
+        bound[function] = _inline_clone(function, function.__code__, scope, function.__defaults__, function.__closure__)
     return bound[function]
+
+
+def _inline_clone(function: types.FunctionType, code: types.CodeType, scope: dict[str, Any], *others: Any) -> DeviceFunction:
+    """The Numba function of a clone of `function` with other code, global names, defaults and closure."""
+    clone = types.FunctionType(code, scope, function.__name__, *others)
+    for name in ("__doc__", "__module__", "__qualname__"):
+        setattr(clone, name, getattr(function, name))
+    return inline_function(clone)
 
 
 def is_inline(function: Callable[..., Any]) -> bool:
@@ -266,9 +272,7 @@ def _make_device_function(function: types.FunctionType, callers: tuple[Any, ...]
         scope[RANGE_NAME] = register_counted_range(cpu_numba())
     cells = tuple(types.CellType(device_value(cell.cell_contents)) for cell in function.__closure__ or ())
     code = code.replace(co_consts=device_value(code.co_consts))
-    clone = types.FunctionType(code, scope, function.__name__, device_value(function.__defaults__), cells)
-    clone.__doc__, clone.__module__, clone.__qualname__ = function.__doc__, function.__module__, function.__qualname__
-    return inline_function(clone)
+    return _inline_clone(function, code, scope, device_value(function.__defaults__), cells)
 
 
 def author_function(function: Any) -> Any:
@@ -345,13 +349,6 @@ HOST_BUILTINS = tuple(getattr(builtins, name) for name in ("print", "input", "op
 HANDLER_OPCODES = ("CHECK_EXC_MATCH", "BEFORE_WITH", "LOAD_SPECIAL", "PUSH_EXC_INFO")
 
 
-class _NamedValue(NamedTuple):
-    """A value that a function reads, and the expression that reads it."""
-
-    name: str
-    value: Any
-
-
 def refuse_host_names(function: types.FunctionType) -> None:
     """Raises an error if `function` has a parameter or a statement, or reads a value, that only some backends can compile.
 
@@ -364,47 +361,28 @@ def refuse_host_names(function: types.FunctionType) -> None:
     handlers = sorted(
         (HANDLER_OPCODES.index(op.opname), n) for n, op in enumerate(instructions) if op.opname in HANDLER_OPCODES
     )
+    # The line of each instruction, or None
+    lines = [op.positions.lineno if op.positions is not None else None for op in instructions]
     if handlers:
-        line = _line(instructions[handlers[0][1]])
-        raise authoring_error(function, "device code has no try or with statement, as nothing in it raises: write an if", line)
+        problem = "device code has no try or with statement, as nothing in it raises: write an if"
+        raise authoring_error(function, problem, lines[handlers[0][1]])
+    free_names, cells = function.__code__.co_freevars, function.__closure__ or ()
     for number, op in enumerate(instructions):
-        named_value = _read_value(function, op)
-        if named_value is None:
+        name, value = op.argval, None
+        if op.opname == "LOAD_GLOBAL":
+            value = function.__globals__.get(name, getattr(builtins, name, None))
+        elif op.opname == "LOAD_DEREF" and name in free_names:
+            value = cells[free_names.index(name)].cell_contents
+        if value is None:
             continue
-        name, value = _attribute_of_module(named_value, instructions[number + 1 :])
+        # What the next instructions read from a module, such as `np.linalg.norm`
+        for next_op in instructions[number + 1 :]:
+            is_attribute = isinstance(value, types.ModuleType) and next_op.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            if not is_attribute or not hasattr(value, next_op.argval):
+                break
+            name, value = f"{name}.{next_op.argval}", getattr(value, next_op.argval)
         if (remedy := _remedy(value)) is not None:
-            raise authoring_error(function, f"there is no {name} in device code; {remedy}", _line(op))
-
-
-def _line(op: dis.Instruction) -> int | None:
-    return op.positions.lineno if op.positions is not None else None
-
-
-def _read_value(function: types.FunctionType, op: dis.Instruction) -> _NamedValue | None:
-    """Returns the value of the module or the closure that an instruction reads; None if it reads none."""
-    if op.opname == "LOAD_GLOBAL":
-        for scope in (function.__globals__, vars(builtins)):
-            if op.argval in scope:
-                return _NamedValue(op.argval, scope[op.argval])
-    if op.opname == "LOAD_DEREF" and op.argval in function.__code__.co_freevars:
-        cell = (function.__closure__ or ())[function.__code__.co_freevars.index(op.argval)]
-        return _NamedValue(op.argval, cell.cell_contents)
-    return None
-
-
-def _attribute_of_module(named_value: _NamedValue, next_instructions: list[dis.Instruction]) -> _NamedValue:
-    """Returns the value that the next instructions read from a module, such as `np.linalg.norm`.
-
-    If `named_value` is not a module, it is returned itself.
-    """
-    name, value = named_value
-    for op in next_instructions:
-        if not isinstance(value, types.ModuleType) or op.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
-            break
-        if not hasattr(value, op.argval):
-            break
-        name, value = f"{name}.{op.argval}", getattr(value, op.argval)
-    return _NamedValue(name, value)
+            raise authoring_error(function, f"there is no {name} in device code; {remedy}", lines[number])
 
 
 def _remedy(value: Any) -> str | None:

@@ -77,12 +77,11 @@ class Operations(dict[str, tuple[Callable[..., Signature], Callable[..., Any]]])
 
     def declare(self, numba: NumbaApi) -> dict[str, DeviceFunction]:
         """Declares all of them to `numba`, Numba or numba-cuda, and returns them by name."""
-        return {name: self._declare(numba, name, *operation) for name, operation in self.items()}
-
-    def _declare(
-        self, numba: NumbaApi, name: str, signature: Callable[..., Signature], codegen: Callable[..., Any]
-    ) -> DeviceFunction:
-        return numba.intrinsic(name, wraps(signature)(lambda _, *types: signature(numba.types, *types)), codegen)
+        declared = {}
+        for name, (signature, codegen) in self.items():
+            with_context = wraps(signature)(lambda _, *types, signature=signature: signature(numba.types, *types))
+            declared[name] = numba.intrinsic(name, with_context, codegen)
+        return declared
 
 
 @cache

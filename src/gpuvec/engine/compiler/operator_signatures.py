@@ -34,14 +34,12 @@ def infer_operators_once(numba: NumbaApi, look_up_global: LookUpGlobal) -> LookU
     """
     types, function_class = numba.types, _storing_function_class(numba)
 
-    def depends_on_types_alone(function: Any) -> bool:
-        """Whether the signatures of a Python function do not depend on the options of the compiler."""
-        is_operator = getattr(function, "__module__", None) == "_operator" or function in (bool, len)
-        return is_operator or function in DECLARED_INTRINSICS
-
     @cache
     def with_stored_signatures(function: NumbaType) -> NumbaType:
-        return function_class(function.templates) if depends_on_types_alone(function.typing_key) else function
+        """The type itself, unless the signatures of its Python function do not depend on the options of the compiler."""
+        python_function = function.typing_key
+        is_operator = getattr(python_function, "__module__", None) == "_operator" or python_function in (bool, len)
+        return function_class(function.templates) if is_operator or python_function in DECLARED_INTRINSICS else function
 
     def look_up(context: Any, value: Any) -> NumbaType | None:
         kind = look_up_global(context, value)

@@ -9,7 +9,7 @@ is made of the pointer and the constants.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -55,12 +55,10 @@ def static_array_class(numba: NumbaApi) -> Any:
             """Returns the type of a variable that is sometimes of this type and sometimes of another."""
             return self.numba_array.unify(typingctx, other.numba_array if isinstance(other, StaticArray) else other)
 
-    @numba.extending.register_model(StaticArray)
-    class _StaticArrayModel(numba.data_models.PrimitiveModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
-        def __init__(self, model_manager: Any, array_type: NumbaType) -> None:
-            element_type = model_manager.lookup(array_type.dtype).get_data_type()
-            super().__init__(model_manager, array_type, element_type.as_pointer())
-
+    pointer = numba.data_models.PrimitiveModel
+    numba.extending.register_model(StaticArray)(
+        lambda manager, kind: pointer(manager, kind, manager.lookup(kind.dtype).get_data_type().as_pointer())
+    )
     _register_typing(numba, StaticArray)
     _register_elements(numba, StaticArray)
 
@@ -136,17 +134,10 @@ def _register_typing(numba: NumbaApi, static_array: Any) -> None:
         sig = context.resolve_function_type(context.resolve_value_type(function), (array.numba_array, *others), {})
         return sig and numba.templates.Signature(sig.return_type, (array, *sig.args[1:]), None)
 
-    @numba.extending.type_callable(operator.getitem)
-    def type_getitem(context: TypingContext) -> Callable[..., Signature | None]:
-        return lambda array, index: infer(context, operator.getitem, array, index)
-
-    @numba.extending.type_callable(operator.setitem)
-    def type_setitem(context: TypingContext) -> Callable[..., Signature | None]:
-        return lambda array, index, value: infer(context, operator.setitem, array, index, value)
-
-    @numba.extending.type_callable(len)
-    def type_len(context: TypingContext) -> Callable[..., Signature | None]:
-        return lambda array: infer(context, len, array)
+    declare = numba.extending.type_callable
+    declare(operator.getitem)(lambda context: lambda array, index: infer(context, operator.getitem, array, index))
+    declare(operator.setitem)(lambda context: lambda array, index, value: infer(context, operator.setitem, array, index, value))
+    declare(len)(lambda context: lambda array: infer(context, len, array))
 
     @numba.extending.infer_getattr
     class _Attributes(numba.templates.AttributeTemplate):  # type: ignore[misc, name-defined]  # Numba has no annotations
@@ -206,10 +197,5 @@ def _register_elements(numba: NumbaApi, static_array: Any) -> None:
         context.pack_value(builder, array_type.dtype, context.cast(builder, args[2], value_type, array_type.dtype), pointer)
         return None
 
-    @numba.extending.lower_builtin(len, static_array)
-    def length(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        return INT64(sig.args[0].shape[0])
-
-    @numba.extending.lower_builtin("getiter", static_array)
-    def getiter(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        return delegate("getiter", context, builder, sig, args)
+    numba.extending.lower_builtin(len, static_array)(lambda context, builder, sig, args: INT64(sig.args[0].shape[0]))
+    numba.extending.lower_builtin("getiter", static_array)(lambda *call: delegate("getiter", *call))

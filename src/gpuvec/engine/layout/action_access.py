@@ -14,7 +14,7 @@ import numpy as np
 from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32, u64
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.engine.compiler.types import DeviceFunction, DType, Work
+from gpuvec.engine.compiler.types import DeviceFunction, DType
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import ActionLayout
 
@@ -59,31 +59,17 @@ def make_long_action_stage(space: gym.Space[Any], layout: ActionLayout) -> Devic
         `store_component(w, u, k, value)`, which stores component k of an action as element u of the actions of a block. Its
         value in global memory is `value`.
     """
-    dtype = layout.dtype  # a name, because Numba reads numbers and functions of an object, and no types
-    lows, highs = action_bounds(space)
-    first = np.array(lows if layout.discrete else [0] * layout.components, np.int64)
-    last = np.array(highs if layout.discrete else [0] * layout.components, np.int64)
-    common_first, common_last = int(first[0]), int(last[0])
-
-    @inline_function
-    def store_integer(w: Work, u: int, k: int, value: int) -> None:
-        # As in `make_range_functions`, an integer out of range becomes the largest of the range.
-        offset = min(u64(i64(value) - first[k]), u64(last[k] - first[k]))
-        w.actions[u] = i32(i64(offset) + first[k])
-
-    @inline_function
-    def store_integer_of_equal_bounds(w: Work, u: int, k: int, value: int) -> None:
-        offset = min(u64(i64(value) - common_first), u64(common_last - common_first))
-        w.actions[u] = i32(i64(offset) + common_first)
-
-    @inline_function
-    def store_number(w: Work, u: int, k: int, value: float) -> None:
-        w.actions[u] = dtype(value)
-
+    source = "def store_component(w, u, k, value):\n"
     if not layout.discrete:
-        return store_number
-    has_equal_bounds = bool(np.all(first == common_first) and np.all(last == common_last))
-    return store_integer_of_equal_bounds if has_equal_bounds else store_integer
+        store = generate_function("store_component", f"{source}    w.actions[u] = dtype(value)\n", dtype=layout.dtype)
+        return inline_function(store)
+    first, last = (np.array(bounds, np.int64) for bounds in action_bounds(space))
+    has_equal_bounds = bool(np.all(first == first[0]) and np.all(last == last[0]))
+    low, high = (str(first[0]), str(last[0])) if has_equal_bounds else ("first[k]", "last[k]")
+    # As in `make_range_functions`, an integer out of range becomes the largest of the range.
+    source += f"    offset = min(u64(i64(value) - {low}), u64({high} - {low}))\n    w.actions[u] = i32(i64(offset) + {low})\n"
+    scope = {"first": first, "last": last, "u64": u64, "i64": i64, "i32": i32}
+    return inline_function(generate_function("store_component", source, **scope))
 
 
 def _action_scope(space: gym.Space[Any], options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:
@@ -159,18 +145,6 @@ def make_action_reader(
     scope = _action_scope(space, options, ops) | {"dtype": layout.dtype}
     load_action = inline_function(generate_function("load_action", source, **scope))
     components = [f"load(b.action{suffix}, {index}, raw)" for index in indices]
-    return load_action, _make_invalid_action_report(space, layout, components, options, ops, reported_row)
-
-
-def _make_invalid_action_report(
-    space: gym.Space[Any],
-    layout: ActionLayout,
-    components: list[str],
-    options: KernelOptions,
-    ops: MemoryOps,
-    reported_row: str,
-) -> DeviceFunction:
-    """Compiles `report_invalid_action(b, u)`; `components` are the sources of each component in row u."""
     lows, highs = action_bounds(space)
     source = "def report_invalid_action(b, u):\n"
     for k, component in enumerate(components):
@@ -183,6 +157,5 @@ def _make_invalid_action_report(
             source += f"    if not abs(dtype(a)) < inf:\n        report = u64({k})\n"
         source += f"        atomic_min(b.faults, 0, u64({reported_row}) << u64(32) | report)\n"
     scope = {"load": ops.load, "atomic_min": ops.atomic_min, "raw": options.action_dtype, "dtype": layout.dtype}
-    return inline_function(
-        generate_function("report_invalid_action", source, **scope, i64=i64, u32=u32, u64=u64, inf=f32(np.inf))
-    )
+    scope |= {"i64": i64, "u32": u32, "u64": u64, "inf": f32(np.inf)}
+    return load_action, inline_function(generate_function("report_invalid_action", source, **scope))

@@ -7,17 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.layout.buffers import (
-    SCALARS,
-    Buffer,
-    KernelOptions,
-    Layout,
-)
+from gpuvec.engine.layout.buffers import SCALARS, Buffer, KernelOptions, Layout
 from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, make_critic_schema, make_schema
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
+from gpuvec.engine.layout.schema import PACKED_BUFFERS, EnvSchema, MultiAgentSchema, SingleAgentSchema
 from gpuvec.spec import Environment
+
+STEP_OUTPUTS = {"reward": Buffer(np.float32), "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_)}
 
 
 @dataclass(frozen=True)
@@ -39,41 +35,41 @@ class KernelSpec:
     @cached_property
     def layout(self) -> Layout:
         """The buffers of the kernels."""
-        schema, options = self.schema, self.options
-        if isinstance(schema, SingleAgentSchema):
-            layout = _single_agent_layout(schema)
+        if isinstance(self.schema, SingleAgentSchema):
+            num_floats = len(self.schema.float_fields)
+            persistent = {"state": Buffer(np.float32, (num_floats,), wide=True)} if num_floats else {}
+            persistent |= {f"state_{k}": Buffer(dtype) for k, dtype in self.schema.non_float_fields.items()}
+            outputs, scratch = {"obs": Buffer(np.float32, (self.schema.num_features,), wide=True), **STEP_OUTPUTS}, {}
         else:
-            layout = _multi_agent_layout(schema, options, self.split)
-        outputs = layout.outputs
-        critic = make_critic_schema(self.env, schema)
+            persistent, scratch, outputs = _multi_agent_buffers(self.schema, self.options, self.split)
+        parts = self.schema.parts if isinstance(self.schema, MultiAgentSchema) else (self.schema,)
+        suffixes = [part.suffix if isinstance(part, MultiAgentSchema) else "" for part in parts]
+        critic = make_critic_schema(self.env, self.schema)
         if critic is not None:
-            shape, is_wide = (*schema.agents_shape, critic.num_features), critic.has_only_self_features
+            shape, is_wide = (*self.schema.agents_shape, critic.num_features), critic.has_only_self_features
             outputs = outputs | {CRITIC_OUTPUT: Buffer(np.float32, shape, wide=is_wide)}
-        if options.autoreset is AutoresetMode.SAME_STEP:
+        if self.options.same_step:
             if critic is not None:  # The last outputs are the final observations and their mask.
                 outputs = outputs | {f"final_{CRITIC_OUTPUT}": outputs[CRITIC_OUTPUT]}
-            final = {f"final_{name}": buffer for name, buffer in outputs.items() if name in ("obs", *_names(schema, "obs"))}
+            final = {f"final_obs{suffix}": outputs[f"obs{suffix}"] for suffix in suffixes}
             outputs = outputs | final | {"final_mask": Buffer(np.bool_)}
-        bookkeeping = {f"param_{k}": Buffer(SCALARS[type(getattr(self.env.params, k))]) for k in options.per_env} | {
+        bookkeeping = {f"param_{k}": Buffer(SCALARS[type(getattr(self.env.params, k))]) for k in self.options.per_env} | {
             "start": Buffer(np.uint32),
             "clock": Buffer(np.uint32, rows="block"),
             "rng_streams": Buffer(np.uint32, (4,)),  # seed, its high word, row, origin
             "shared": Buffer(np.uint32, (4,), rows="batch"),  # whether it is valid, seed, its high word, origin
             "faults": Buffer(np.uint64, (2,), rows="batch"),  # first invalid action, first step of an env that needs a reset
         }
-        pool = {f"pool_{name}": schema.fields[name]._replace(rows="pool") for name in options.pool}
+        pool = {f"pool_{name}": self.schema.fields[name]._replace(rows="pool") for name in self.options.pool}
         # The actions of the roles but the first follow the inputs of a reset, before the outputs.
-        parts = schema.parts if isinstance(schema, MultiAgentSchema) else (schema,)
-        first_action, *other_actions = (Buffer(part.action.dtype, (*part.agents_shape, *part.action.shape)) for part in parts)
-        first_name, *other_names = _names(schema, "action")
-        reset_inputs = {
-            "mask": Buffer(np.bool_),
-            "seeds": Buffer(np.uint32, (3,)),
-        }  # whether the row has a seed, seed, high word
-        return layout._replace(
-            persistent=layout.persistent | bookkeeping,
+        actions = (Buffer(part.action.dtype, (*part.agents_shape, *part.action.shape)) for part in parts)
+        first_action, *others = zip((f"action{suffix}" for suffix in suffixes), actions, strict=True)
+        reset_inputs = {"mask": Buffer(np.bool_), "seeds": Buffer(np.uint32, (3,))}  # whether there is a seed, seed, high word
+        return Layout(
+            persistent=persistent | bookkeeping,
+            scratch=scratch,
             pool=pool | {"pool_size": Buffer(np.int32, rows="batch")} if pool else {},
-            inputs={first_name: first_action, **reset_inputs, **dict(zip(other_names, other_actions, strict=True))},
+            inputs=dict((first_action, *reset_inputs.items(), *others)),
             outputs=outputs,
         )
 
@@ -96,35 +92,19 @@ def make_kernel_spec(env: Environment, options: KernelOptions, split: bool = Fal
     return KernelSpec(env, options, make_schema(env), split)
 
 
-def _names(schema: EnvSchema, name: str) -> list[str]:
-    """The names of the buffers `name` of all parts of the schema of many agents."""
-    return [f"{name}{part.suffix}" for part in schema.parts] if isinstance(schema, MultiAgentSchema) else [name]
-
-
-def _single_agent_layout(schema: SingleAgentSchema) -> Layout:
-    """Lists the buffers of the state and of a step's outputs."""
-    num_floats = len(schema.float_fields)
-    persistent = {"state": Buffer(np.float32, (num_floats,), wide=True)} if num_floats else {}
-    persistent |= {f"state_{k}": Buffer(dtype) for k, dtype in schema.non_float_fields.items()}
-    obs = Buffer(np.float32, (schema.num_features,), wide=True)
-    outputs = {"obs": obs, "reward": Buffer(np.float32), "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_)}
-    return Layout(persistent, {}, {}, {}, outputs)
-
-
-def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> Layout:
+def _multi_agent_buffers(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> tuple[dict[str, Buffer], ...]:
     """Lists the buffers of the state, those that one kernel writes for the next, and those of a step's outputs."""
-    arrays, shape = schema.array_fields, schema.agents_shape
-    packed_buffers = {
-        name: Buffer(arrays[fields[0]].dtype, (len(fields), *shape)) for name, fields in schema.packed_fields.items()
-    }
-    separate_fields = {k: b for k, b in arrays.items() if not any(k in fields for fields in schema.packed_fields.values())}
+    shape, dtypes = schema.agents_shape, {name: dtype for dtype, name in PACKED_BUFFERS.items()}
+    packed_buffers = {name: Buffer(dtypes[name], (len(fields), *shape)) for name, fields in schema.packed_fields.items()}
+    packed = [name for fields in schema.packed_fields.values() for name in fields]
+    separate_fields = {k: b for k, b in schema.array_fields.items() if k not in packed}
     scalar_buffers = {k: Buffer(dtype) for k, dtype in schema.stored_scalars.items()}
     persistent = packed_buffers | {f"state_{k}": b for k, b in separate_fields.items() if k not in schema.search_fields}
     persistent |= {f"state_{k}": b for k, b in scalar_buffers.items()}
     # The number of steps of the last episode, until the env is reset.
     persistent["last_time"] = Buffer(np.int32)
-    scratch = {f"state_{k}": arrays[k] for k in schema.search_fields}
-    if options.autoreset is AutoresetMode.SAME_STEP and split:
+    scratch = {f"state_{k}": schema.array_fields[k] for k in schema.search_fields}
+    if options.same_step and split:
         final = packed_buffers | {f"state_{k}": b for k, b in (separate_fields | scalar_buffers).items()}
         scratch |= {f"final_{name}": buffer for name, buffer in final.items()}
     if options.reward != "agents":
@@ -138,12 +118,8 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
         )
         for part in schema.parts
     }
-    outputs |= {
-        "reward": Buffer(np.float32, shape if options.reward == "agents" else ()),
-        "terminated": Buffer(np.bool_),
-        "truncated": Buffer(np.bool_),
-    }
-    agent_flags = {"agent_mask": Buffer(np.bool_, shape), "agent_terminated": Buffer(np.bool_, shape)}
+    outputs |= STEP_OUTPUTS | {"reward": Buffer(np.float32, shape if options.reward == "agents" else ())}
+    agent_flags = dict.fromkeys(("agent_mask", "agent_terminated"), Buffer(np.bool_, shape))
     if schema.metrics:
         persistent["metric_state"] = Buffer(np.float32, (len(schema.metrics),))
         outputs |= {f"metric_{name}": Buffer(np.float32) for name in schema.metrics}
@@ -159,4 +135,4 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
         scratch |= agent_flags
     else:
         outputs |= agent_flags
-    return Layout(persistent, scratch, {}, {}, outputs)
+    return persistent, scratch, outputs

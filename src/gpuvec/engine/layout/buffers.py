@@ -16,8 +16,6 @@ for all rows, which is valid until a row is seeded or reset individually. While 
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -63,6 +61,21 @@ class KernelOptions(NamedTuple):
     pool: tuple[str, ...] = ()
     action_dtype: DType = np.int32
     cuda_c: bool = False
+
+    @property
+    def same_step(self) -> bool:
+        """Whether an episode that ends is reset in the same step."""
+        return self.autoreset is AutoresetMode.SAME_STEP
+
+    @property
+    def next_step(self) -> bool:
+        """Whether an episode that ends is reset in the next step."""
+        return self.autoreset is AutoresetMode.NEXT_STEP
+
+    @property
+    def step_limit(self) -> np.int32:
+        """The step at which an episode is truncated."""
+        return np.int32(NO_STEP_LIMIT if self.max_episode_steps is None else self.max_episode_steps)
 
 
 class Buffer(NamedTuple):
@@ -181,9 +194,3 @@ def pack_arguments(
     block[:num_members] = batch_members(owned, bytes(8 * num_outputs), num_envs)
     words = memoryview(block)  # type: ignore[arg-type]  # NumPy's stubs do not say that arrays are buffers on Python 3.11
     return StepArguments(words, words.cast("B"), len(owned), slice(8 * (num_members - 1 - num_outputs), 8 * (num_members - 1)))
-
-
-def make_packer(dtypes: tuple[DType, ...]) -> Callable[..., None]:
-    """Makes `pack(block, offset, *values)`, which writes numbers of these `dtypes` from byte `offset` on, 8 bytes each."""
-    formats = [np.dtype(dtype).char for dtype in dtypes]
-    return struct.Struct("".join(f"{format_char}{8 - struct.calcsize(format_char)}x" for format_char in formats)).pack_into

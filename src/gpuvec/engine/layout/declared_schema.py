@@ -196,18 +196,17 @@ def check_reductions(env: MultiAgentEnv, schema: MultiAgentSchema) -> None:
         AuthoringError: a set or a field does not exist, or has another type than the reduction; the message names the line of
             the function of the reduction.
     """
-    sets, scalars = schema.sets, schema.scalar_fields
     arrays = {k: b for k, b in schema.array_fields.items() if k not in (*schema.search_fields, *ENGINE_FIELDS)}
     reset = env.reset if isinstance(env.reset, tuple) else ()
     for phase in (*reset, *env.phases, schema.neighbors):
         if not isinstance(phase, Reduction):
             continue
         name, field, dtypes, problem = reduction_name(phase), phase.field, REDUCTION_TYPES[phase.kind], ""
-        if not sets.get(phase.over):
-            known = ", ".join(repr(index_set) for index_set, shape in sets.items() if shape)
+        if not schema.sets.get(phase.over):
+            known = ", ".join(repr(index_set) for index_set, shape in schema.sets.items() if shape)
             problem = f"runs over {phase.over!r}, which is no set of elements: there are {known}"
         elif phase.at is None:
-            if scalars.get(field) not in dtypes:
+            if schema.scalar_fields.get(field) not in dtypes:
                 allowed = " or ".join(SCALAR_NAMES[dtype] for dtype in dtypes)
                 problem = f"sets a field of the state that must be one {allowed} for the world"
                 if field in arrays:
@@ -222,7 +221,7 @@ def check_reductions(env: MultiAgentEnv, schema: MultiAgentSchema) -> None:
             buffer, index_set = arrays.get(field), schema.field_sets.get(field, WORLD)
             if buffer is None:
                 problem = f"writes {field!r}, which is no such field of the state: {rule}"
-            elif index_set == WORLD or buffer.shape != sets[index_set]:
+            elif index_set == WORLD or buffer.shape != schema.sets[index_set]:
                 problem = f"writes {field!r}, which has shape {buffer.shape} and belongs to {index_set!r}: {rule}"
             elif buffer.dtype not in dtypes:
                 problem = f"writes {field!r}, which is {np.dtype(buffer.dtype)}: {rule}"
@@ -728,17 +727,14 @@ def _list_parts(env: MultiAgentEnv, schema: MultiAgentSchema) -> list[FeaturePar
         index = 0 if len(shape) == 1 else (0,) * len(shape)
         calls.append(("blocks", block.function, math.prod(shape), block.over, (0, index)))
     calls.append(("self_features", observation.self_features, 1, "", (0,)))
-    s, t, p = _zero_state(env, schema), Time(0, 1), kernel_params(env)
+    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.array_fields.items()}
+    zeros |= {k: dtype(0) for k, dtype in schema.scalar_fields.items()}
+    s, t, p = env.state(**{k: zeros[k] for k in env.state._fields}), Time(0, 1), kernel_params(env)
     with np.errstate(all="ignore"):
         return [
             FeaturePart(name, function, len(author_function(function)(*indices, s, t, p)), count, over)
             for name, function, count, over, indices in calls
         ]
-
-
-def _zero_state(env: MultiAgentEnv, schema: MultiAgentSchema) -> Any:
-    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.array_fields.items()}
-    return env.state(**{k: zeros[k] if k in zeros else schema.scalar_fields[k](0) for k in env.state._fields})
 
 
 # The observation of a critic, which an environment may declare beside that of its agents.

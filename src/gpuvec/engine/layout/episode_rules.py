@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gymnasium.vector import AutoresetMode
-
 from gpuvec.engine.compiler.dtypes import i32, u32, u64
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch
@@ -23,10 +21,8 @@ same_step, next_step, validate, step_limit = False, False, False, i32(NO_STEP_LI
 
 def rule_values(options: KernelOptions, memory_ops: MemoryOps) -> dict[str, Any]:
     """Returns the values with which `bind` compiles functions that call those of this module."""
-    limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
-    modes = {"same_step": AutoresetMode.SAME_STEP, "next_step": AutoresetMode.NEXT_STEP}
-    flags = {name: options.autoreset is mode for name, mode in modes.items()}
-    return {"ops": memory_ops, "validate": options.validate, "step_limit": limit, **flags}
+    flags = ("same_step", "next_step", "validate", "step_limit")
+    return {"ops": memory_ops, **{name: getattr(options, name) for name in flags}}
 
 
 def elapsed_steps(clock: int, start: int) -> int:

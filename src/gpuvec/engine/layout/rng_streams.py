@@ -46,10 +46,6 @@ class RngStreamAccess(NamedTuple):
 
 def make_rng_streams(ops: MemoryOps) -> RngStreamAccess:
     """Compiles the functions on random-number streams, which access buffers with `ops`."""
-    return RngStreamAccess(*_make_readers(ops), *_make_writers(ops))
-
-
-def _make_readers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, DeviceFunction, DeviceFunction]:
     load_row, words = ops.load_row, row_of(u32, 4)
 
     @inline_function
@@ -73,19 +69,13 @@ def _make_readers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, Devic
         (is_valid, seed, high, origin), own_stream = load_shared(b), load_row(b.rng_streams, e, words)
         return (seed, high, u32(e), origin) if is_valid != u32(0) else own_stream
 
-    return load_shared, key, load, own_key
-
-
-def _make_writers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, DeviceFunction]:
-    words = row_of(u32, 4)
-
     @inline_function
     def is_selected(b: Batch, e: int, r: ResetRequest) -> bool:
         return r.masked == u32(0) or ops.load(b.mask, e, b1)
 
     @inline_function
     def begin_episode(b: Batch, e: int, clock: int, r: ResetRequest) -> None:
-        seed, high, row, origin = ops.load_row(b.rng_streams, e, words)
+        seed, high, row, origin = load_row(b.rng_streams, e, words)
         if r.seeding == u32(ONE_SEED):
             seed, high, row, origin = u32(r.seed), u32(r.seed_high), u32(e), u32(clock)
         elif r.seeding == u32(SEED_EACH) and ops.load(b.seeds, 3 * e, u32) != u32(0):
@@ -105,4 +95,4 @@ def _make_writers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, Devic
         else:
             ops.store(b.shared, 0, u32(0), u32)
 
-    return is_selected, begin_episode, set_shared_seed
+    return RngStreamAccess(load_shared, key, load, own_key, is_selected, begin_episode, set_shared_seed)

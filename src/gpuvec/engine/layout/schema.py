@@ -459,6 +459,11 @@ class MultiAgentSchema(NamedTuple):
         return not self.observation.blocks and (self.observation.other_features is None or self.observation.max_neighbors == 0)
 
     @property
+    def has_tile_rows(self) -> bool:
+        """Whether rows can be assembled in shared memory: not those of roles, of images, or with blocks."""
+        return not self.role_schemas and not self.obs.is_image and not self.observation.blocks
+
+    @property
     def fields(self) -> dict[str, Buffer]:
         """{field: buffer} of the state in the form in which `get_state` returns it."""
         arrays = {k: b for k, b in self.array_fields.items() if k not in self.search_fields and k != "agents_by_role"}

@@ -11,7 +11,6 @@ import numpy as np
 from gpuvec.engine.layout.declared_schema import make_schema
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.observations import NearestNeighbors
-from gpuvec.phases import Reduction
 from gpuvec.spec import Environment, MultiAgentEnv
 
 
@@ -108,7 +107,9 @@ def _shapes(env: Environment) -> dict[str, Any]:
         shapes |= {"number of agents": schema.num_agents, "mapping of roles": schema.roles}
         for part in schema.parts:
             shapes |= {f"number of observed neighbors{_of_role(part.role)}": part.observation.max_neighbors}
-        shapes |= {"search or reduction before an observation": _describe_neighbors(schema.neighbors)}
+        kind = "search that fills" if schema.search else f"{schema.neighbors.kind} in" if schema.neighbors else ""
+        neighbors = f"a {kind} {schema.neighbors.field!r}" if kind else "none"
+        shapes |= {"search or reduction before an observation": neighbors}
         shapes |= {f"field {name!r}": b.shape for name, b in schema.array_fields.items()}
         for name, table in _tables(env).items():
             shapes |= {f"table {name!r}": table.shape, f"dtype of table {name!r}": table.dtype.name}
@@ -155,13 +156,6 @@ def _tables(env: Environment) -> dict[str, np.ndarray[Any, Any]]:
     if not isinstance(env, MultiAgentEnv) or env.tables is None:
         return {}
     return {name: np.asarray(table) for name, table in env.tables(env.params).items()}
-
-
-def _describe_neighbors(neighbors: Any) -> str:
-    """Describes the search or the reduction that is the field `neighbors` of an `Observation`."""
-    if isinstance(neighbors, NearestNeighbors):
-        return f"a search that fills {neighbors.field!r}"
-    return f"a {neighbors.kind} in {neighbors.field!r}" if isinstance(neighbors, Reduction) else "none"
 
 
 def _bounds(space: gym.Space[Any]) -> Any:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-from gymnasium.vector import AutoresetMode
-
 from gpuvec.engine.compiler.array_ops import ArrayOps
-from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, SharedArray, Work
-from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_stage, make_staged_action_reader
-from gpuvec.engine.layout.buffer_layout import KernelSpec
-from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
-from gpuvec.engine.layout.declared_schema import function_of_agents
-from gpuvec.engine.layout.params import make_param_readers
-from gpuvec.engine.layout.rng_streams import RngStreamAccess, make_rng_streams
-from gpuvec.engine.layout.schema import MultiAgentSchema, as_multi_agent
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.rng_streams import RngStreamAccess
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.phases import ByRole, Reduction
-from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
+from gpuvec.phases import Reduction
+from gpuvec.spec import MultiAgentEnv
 
 # Integer counters that the threads of a block share; the result of their operations does not depend on the order.
 
@@ -79,8 +72,10 @@ class MultiAgentContext:
     counters: SharedCounters
     params: DeviceFunction  # params(b, e) -> the parameters of env e
     reset_params: DeviceFunction  # reset_params(b, e, r) -> the same, with the values of request r
-    actions: Any  # `ActionReaders`
     rng_streams: RngStreamAccess
+    actions: Any = None  # `ActionReaders`
+    access: Any = None  # `state_access.StateAccess`
+    features: Any = None  # `observation_stores.ObservationFeatures`; None in the context of all agents if spaces are by role
     role_contexts: tuple[MultiAgentContext, ...] = ()  # of each role, if spaces are by role
 
     @property
@@ -92,12 +87,6 @@ class MultiAgentContext:
     def num_agents(self) -> int:
         """A, the number of agents of an env; in the context of a role, the number of its agents."""
         return self.schema.num_agents
-
-    @property
-    def all_reductions(self) -> list[Reduction]:
-        """The reductions of a step, of a reset, and before observations."""
-        phases = (*self.env.phases, *self.reset_phases, self.observed_reduction)
-        return [phase for phase in phases if isinstance(phase, Reduction)]
 
     @property
     def reset_phases(self) -> tuple[Any, ...]:
@@ -126,22 +115,6 @@ class MultiAgentContext:
     def num_counters(self) -> int:
         """The number of counters of reductions. The one before observations has a second counter, for final observations."""
         return self.observed_counter(2 * (self.observed_reduction is not None))
-
-    @property
-    def same_step(self) -> bool:
-        """Whether an episode that ends is reset in the same step."""
-        return self.options.autoreset is AutoresetMode.SAME_STEP
-
-    @property
-    def next_step(self) -> bool:
-        """Whether an episode that ends is reset in the next step."""
-        return self.options.autoreset is AutoresetMode.NEXT_STEP
-
-    @property
-    def step_limit(self) -> np.int32:
-        """The step at which an episode is truncated."""
-        limit = self.options.max_episode_steps
-        return np.int32(NO_STEP_LIMIT if limit is None else limit)
 
     @property
     def rewarded_role(self) -> int:
@@ -174,68 +147,9 @@ class MultiAgentContext:
         There are copies in SAME_STEP if no reduction and no search runs before observations, and all fields belong to agents.
         """
         launch = self.launch
-        is_direct = (
-            launch.stage_state and launch.stage_final_state and self.schema.search is None and self.observed_reduction is None
-        )
-        is_direct = is_direct and self.same_step and not self.schema.role_schemas and not self.schema.set_fields
-        observes_agents = is_direct and not self.schema.obs.is_image and not self.schema.observation.blocks
-        return launch.envs_per_block if observes_agents else 0
-
-
-def make_context(
-    spec: KernelSpec,
-    ops: MemoryOps,
-    array_ops: ArrayOps,
-    counters: SharedCounters,
-    launch: MultiAgentLaunch,
-) -> MultiAgentContext:
-    """Creates the context of an environment.
-
-    Args:
-        spec: what the kernels are compiled from.
-        ops: the device's operations on buffers.
-        array_ops: the device's operations on arrays.
-        counters: the device's operations on counters that the threads of a block share.
-        launch: the shape of the launches, or `CPU_LAUNCH`.
-    """
-    schema, options = spec.schema, spec.options
-    assert isinstance(schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
-    env = as_multi_agent(spec.env) if isinstance(spec.env, SingleAgentEnv) else spec.env
-    readers = make_param_readers(env, options, ops, array_ops)
-    ctx = MultiAgentContext(env, schema, options, launch, ops, array_ops, counters, *readers, None, make_rng_streams(ops))
-    if not schema.role_schemas:
-        of_actions = schema.action_space, schema.action
-        store_component = make_long_action_stage(*of_actions) if schema.action.is_long else None
-        action_readers = *make_action_reader(*of_actions, options, ops), *make_staged_action_reader(*of_actions, options, ops)
-        return replace(ctx, actions=ActionReaders(*action_readers, store_component))
-    names = ("reward", "terminated", "active")
-    functions = {name: function_of_agents(getattr(env, name), name, schema.roles, array_ops) for name in names}
-    ctx = replace(ctx, env=replace(env, **functions))
-    roles = tuple(_make_role_context(ctx, part, number) for number, part in enumerate(schema.parts))
-    return replace(ctx, role_contexts=roles, actions=_make_action_report(ctx, roles))
-
-
-def _make_role_context(ctx: MultiAgentContext, schema: MultiAgentSchema, number: int) -> MultiAgentContext:
-    """The context of the role with that number, whose agents have their own observations, actions and masks."""
-    dtypes = ctx.options.action_dtype
-    dtype = dtypes[number] if isinstance(dtypes, tuple) else schema.action.dtype  # A reset reads no actions.
-    options = ctx.options._replace(action_dtype=dtype)
-    row = f"u // {schema.num_agents} * {ctx.num_agents} + {schema.first_agent} + u % {schema.num_agents}"
-    readers = make_action_reader(schema.action_space, schema.action, options, ctx.ops, schema.suffix, f"({row})")
-    allowed = ctx.env.allowed.of(schema.role) if isinstance(ctx.env.allowed, ByRole) else None
-    return replace(ctx, env=replace(ctx.env, allowed=allowed), schema=schema, options=options, actions=ActionReaders(*readers))
-
-
-def _make_action_report(ctx: MultiAgentContext, roles: tuple[MultiAgentContext, ...]) -> ActionReaders:
-    """The readers of all agents if spaces are by role, of which only `report_invalid_action` exists."""
-    source = f"def report_invalid_action(b, v):\n    e, i = divmod_u32(v, {ctx.num_agents})\n"
-    scope = {"divmod_u32": ctx.array_ops.divmod_u32}
-    for role in roles:
-        first, suffix = role.schema.first_agent, role.schema.suffix
-        scope[f"report{suffix}"] = role.actions.report_invalid_action
-        source += f"    if {first} <= i < {first + role.num_agents}:\n"
-        source += f"        report{suffix}(b, e * {role.num_agents} + i - {first})\n"
-    return ActionReaders(None, inline_function(generate_function("report_invalid_action", source, **scope)))
+        is_direct = launch.stage_state and launch.stage_final_state and self.options.same_step and not self.schema.set_fields
+        is_direct = is_direct and self.schema.search is None and self.observed_reduction is None
+        return launch.envs_per_block if is_direct and self.schema.has_tile_rows else 0
 
 
 @inline_function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -71,7 +72,7 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
         num_envs: E.
     """
     agents = schema.num_agents
-    if schema.role_schemas or schema.obs.is_image or schema.observation.blocks:
+    if not schema.has_tile_rows:
         return _launch_without_tiles(schema, num_envs)
     if agents <= DIRECT_MAX_AGENTS and agents * num_envs <= DIRECT_MAX_TOTAL:
         rows = agents * max(1, schema.observation.max_neighbors)
@@ -132,14 +133,8 @@ def _envs_per_block(schema: MultiAgentSchema, threads: int) -> int:
         return envs
     # Fewer envs are better if their words are larger by more than the envs are fewer: two envs of 729 bytes are 729 words of
     # two bytes, and three are 2,187 words of one byte.
-    return min(range(max_staged_envs, 0, -1), key=lambda count: _words_per_env(schema, count) / count)
-
-
-def _words_per_env(schema: MultiAgentSchema, envs: int) -> float:
-    """The words in which threads copy the fields of sets, divided by `envs`, the number of envs of a block."""
-    buffers = [schema.array_fields[field] for field in schema.set_fields]
-    sizes = [int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in buffers]
-    return sum(size / max_word_bytes(envs * size) for size in sizes)
+    sizes = [math.prod(b.shape) * np.dtype(b.dtype).itemsize for b in schema.set_fields.values()]
+    return min(range(max_staged_envs, 0, -1), key=lambda count: sum(n / max_word_bytes(count * n) for n in sizes) / count)
 
 
 def _threads_per_block(elements: int, num_envs: int) -> int:

@@ -16,12 +16,12 @@ import numpy as np
 
 from gpuvec.engine.compiler.dtypes import b1, f32, i32, i64
 from gpuvec.engine.compiler.functions import bind, device_function, generate_function, inline_function
-from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvState, Work
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Work
 from gpuvec.engine.layout.buffers import named_tuple
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.launch_mapping import STAGED_BYTES, count_cells
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
-from gpuvec.engine.multi_agent.state_access import StateAccess, WorkArrays
+from gpuvec.engine.multi_agent.state_access import WorkArrays
 from gpuvec.observations import NearestNeighbors
 
 # Source of searches that keep the K nearest agents in registers: d0, d1, ... are their distances, j0, j1, ... the agents.
@@ -117,48 +117,46 @@ BATCH_SIZE = 8  # agents whose keys are merged together
 INFINITY_BITS = 0x7F800000  # of the float32 infinity; the bits of finite nonnegative numbers are less
 
 
+class CellList(NamedTuple):
+    """A list of cells, in arrays of the work."""
+
+    arrays: WorkArrays  # arrays of the work for the list
+    values: dict[str, Any]  # with which `bind` compiles the functions that build the list and search with it
+
+
 class KnnFunctions(NamedTuple):
     """The compiled functions that search for one agent, and write its row of the field."""
 
     searches: DeviceFunction  # searches(i, s, p) -> whether agent i searches
     clear_row: DeviceFunction  # clear_row(i, s): writes a row without neighbors for agent i
-    knn_by_distance: DeviceFunction  # knn_by_distance(i, s, p): searches, and writes agent i's row
-    knn_by_key: DeviceFunction  # knn_by_key(i, s, p): as `knn_by_distance`, without a branch for each agent
+    knn_by_distance: DeviceFunction  # knn_by_distance(i, s, p, w): searches, and writes agent i's row; `w` is not read
+    knn_by_key: DeviceFunction  # knn_by_key(i, s, p, w): as `knn_by_distance`, without a branch for each agent
+    cell_list: CellList | None  # None if an agent visits all others
 
 
-def make_knn(ctx: MultiAgentContext, search: NearestNeighbors) -> KnnFunctions:
-    """Compiles the functions of a search.
-
-    Args:
-        ctx: the context.
-        search: the author's declaration of the search.
-    """
-    agents, num_nearest = ctx.num_agents, ctx.schema.array_fields[search.field].shape[1]
-    searches = every_agent if search.mask is None else device_function(search.mask)
-    clear_lines = "".join(f"    s.{search.field}[i, {k}] = i32(-1)\n" for k in range(num_nearest))
+def make_knn(ctx: MultiAgentContext) -> KnnFunctions | None:
+    """Compiles the functions of the search for a context `ctx`; None if there is no search."""
+    if ctx.schema.search is None:
+        return None
+    num_nearest = ctx.schema.array_fields[ctx.schema.search.field].shape[1]
+    searches = every_agent if ctx.schema.search.mask is None else device_function(ctx.schema.search.mask)
+    clear_lines = "".join(f"    s.{ctx.schema.search.field}[i, {k}] = i32(-1)\n" for k in range(num_nearest))
     clear_row = inline_function(generate_function("clear_row", f"def clear_row(i, s):\n{clear_lines}", i32=i32))
-    scope = {"distance": device_function(search.distance)} | SOURCE_NAMES
-    source = "def knn_by_distance(i, s, p):\n" + initial_lines(num_nearest, "    ") + f"    for j in range({agents}):\n"
+    scope = {"distance": device_function(ctx.schema.search.distance)} | SOURCE_NAMES
+    source = (
+        "def knn_by_distance(i, s, p, w):\n" + initial_lines(num_nearest, "    ") + f"    for j in range({ctx.num_agents}):\n"
+    )
     source += "        d = f32(distance(i, j, s, p))\n" + insert_lines(num_nearest, "        ", in_order=True)
-    source += store_lines(search.field, num_nearest, "    ")
+    source += store_lines(ctx.schema.search.field, num_nearest, "    ")
     knn_by_distance = inline_function(generate_function("knn_by_distance", source, **scope))
-    knn_by_key = knn_by_distance
-    if agents <= KEYS_MAX_AGENTS:
-        scope |= {"pack_key": ctx.array_ops.pack_key, "merge_k_smallest": ctx.array_ops.merge_k_smallest}
-        scope |= {"add_nonnegative": ctx.array_ops.add_nonnegative, "knn_by_distance": knn_by_distance}
-        knn_by_key = _knn_by_key(search, agents, num_nearest, scope)
-    return KnnFunctions(searches, clear_row, knn_by_distance, knn_by_key)
-
-
-def _knn_by_key(search: NearestNeighbors, agents: int, num_nearest: int, scope: dict[str, Any]) -> DeviceFunction:
-    """`knn_by_key` as in `KnnFunctions`.
-
-    A key has the bits of a distance, except for the lowest bits, which hold the agent. All keys are different. Their order is
-    that of the distances, unless two successive keys have the same bits of the distance: then the search by distance writes
-    the row. One key more than the row has agents shows whether the last one is certain.
-    """
-    low_bits = (1 << max(1, (agents - 1).bit_length())) - 1
-    remainder = agents % BATCH_SIZE
+    cell_list = make_cell_list(ctx, ctx.schema.search)
+    if ctx.num_agents > KEYS_MAX_AGENTS:
+        return KnnFunctions(searches, clear_row, knn_by_distance, knn_by_distance, cell_list)
+    # A key has the bits of a distance, except for the lowest bits, which hold the agent. All keys are different. Their order is
+    # that of the distances, unless two successive keys have the same bits of the distance: then the search by distance writes
+    # the row. One key more than the row has agents shows whether the last one is certain.
+    low_bits = (1 << max(1, (ctx.num_agents - 1).bit_length())) - 1
+    remainder = ctx.num_agents % BATCH_SIZE
     keys = [f"k{k}" for k in range(num_nearest + 1)]
 
     def merge_batch(margin: str, count: int) -> str:
@@ -169,17 +167,20 @@ def _knn_by_key(search: NearestNeighbors, agents: int, num_nearest: int, scope: 
         lines.append(f"best = merge_k_smallest(best, ({', '.join(batch)}))")
         return "".join(f"{margin}{line}\n" for line in lines)
 
-    source = f"def knn_by_key(i, s, p):\n    best, j = ({'last_key, ' * len(keys)}), zero\n"
+    source = f"def knn_by_key(i, s, p, w):\n    best, j = ({'last_key, ' * len(keys)}), zero\n"
     source += merge_batch("    ", remainder) + f"    j = i32({remainder})\n" if remainder else ""
-    source += f"    while j < {agents}:\n{merge_batch('        ', BATCH_SIZE)}        j = i32(j + i32({BATCH_SIZE}))\n"
+    source += f"    while j < {ctx.num_agents}:\n{merge_batch('        ', BATCH_SIZE)}        j = i32(j + i32({BATCH_SIZE}))\n"
     source += f"    {', '.join(keys)} = best\n"
     distinct = [f"(({a} ^ {b}) > low_bits) | ({a} >= infinity_bits)" for a, b in pairwise(keys)]
     source += "    is_certain = (k0 >= zero)" + "".join(f" & ({condition})" for condition in distinct) + "\n"
     for k in range(num_nearest):
-        source += f"    s.{search.field}[i, {k}] = k{k} & low_bits if k{k} < infinity_bits else i32(-1)\n"
-    source += "    if not is_certain:\n        knn_by_distance(i, s, p)\n"
-    constants = {"last_key": i32(2**31 - 1), "low_bits": i32(low_bits), "infinity_bits": i32(INFINITY_BITS), "zero": i32(0)}
-    return inline_function(generate_function("knn_by_key", source, **scope, **constants))
+        source += f"    s.{ctx.schema.search.field}[i, {k}] = k{k} & low_bits if k{k} < infinity_bits else i32(-1)\n"
+    source += "    if not is_certain:\n        knn_by_distance(i, s, p, w)\n"
+    scope |= {"last_key": i32(2**31 - 1), "low_bits": i32(low_bits), "infinity_bits": i32(INFINITY_BITS), "zero": i32(0)}
+    scope |= {"pack_key": ctx.array_ops.pack_key, "merge_k_smallest": ctx.array_ops.merge_k_smallest}
+    scope |= {"add_nonnegative": ctx.array_ops.add_nonnegative, "knn_by_distance": knn_by_distance}
+    knn_by_key = inline_function(generate_function("knn_by_key", source, **scope))
+    return KnnFunctions(searches, clear_row, knn_by_distance, knn_by_key, cell_list)
 
 
 # The search for the nearest agents with a list of the agents in each cell of a grid, whose cells are visited ring by ring.
@@ -196,10 +197,9 @@ MIN_WIDTH, MAX_WIDTH = f32(1e-30), f32(1e30)  # of a cell, so that the inverse i
 INFINITY, NO_AGENT, INDEX_MASK = f32(np.inf), i32(-1), i64(2**31 - 1)
 
 
-# What the functions below read: the context, the access to the state, the functions for one agent, the condition of a segment;
+# What the functions below read: the context, the functions for one agent, the condition of a segment;
 # the size of a list of cells, the number of cells that it aims at, the threads that build it, and the position of an agent.
 ctx: Any = None
-access: Any = None
 knn: Any = None
 condition: Any = None
 position: Any = None
@@ -207,36 +207,6 @@ find_neighbors: Any = None
 list_size, num_cells, list_threads, search_threads, blocks_per_env = 0, 0, 0, 0, 0
 min_share, root = f32(0.0), f32(0.0)
 same_step, is_squared = False, False
-
-
-class CellList(NamedTuple):
-    """A list of cells, in arrays of the work."""
-
-    arrays: WorkArrays  # arrays of the work for the list
-    values: dict[str, Any]  # with which `bind` compiles the functions that build the list and search with it
-
-
-def make_cell_list(ctx: MultiAgentContext) -> CellList | None:
-    """Compiles the list of cells for a context `ctx`. None if there is no search, or one that visits all agents."""
-    search, launch, agents = ctx.schema.search, ctx.launch, ctx.num_agents
-    one_thread = launch.threads_per_block == 1
-    if search is None or not (one_thread or launch.search_blocks_per_env):
-        return None
-    count = count_cells(ctx.schema, None if one_thread else STAGED_BYTES)
-    if not count:
-        return None
-    size, threads = 2 * count + 4, 1 if one_thread else launch.threads_per_search_block
-    arrays = {
-        "cell_heads": (i32, (size,)),  # an agent in each cell, or -1
-        "next_in_cell": (np.int16 if agents < INT16_MAX_AGENTS else i32, (agents,)),  # the next agent in the cell, or -1
-        "extremes": (i64, (1, 4)),  # the leftmost, rightmost, lowest and highest agent, with their coordinates
-    }
-    x, y = [*(f"s.{field}[i]" for field in search.position[:2]), "f32(0.0)"][:2]
-    position = inline_function(generate_function("position", f"def position(i, s):\n    return {x}, {y}\n", f32=f32))
-    values = {"ctx": ctx, "position": position, "list_size": size, "num_cells": count, "list_threads": threads}
-    values |= {"min_share": f32(1.0 / count), "root": f32(1.0 / math.sqrt(count)), "is_squared": bool(search.squared)}
-    values["find_neighbors"] = _make_find_neighbors(ctx, search, values)
-    return CellList(arrays, values)
 
 
 def is_finite(x: np.float32, y: np.float32) -> bool:
@@ -340,12 +310,29 @@ def min_distance(gap: np.float32, scale: np.float32) -> np.float32:
     return length * length if is_squared else length
 
 
-def _make_find_neighbors(ctx: MultiAgentContext, search: NearestNeighbors, values: dict[str, Any]) -> DeviceFunction:
-    """`find_neighbors(i, s, p, w)`, which writes agent i's row of the field.
+def make_cell_list(ctx: MultiAgentContext, search: NearestNeighbors) -> CellList | None:
+    """Compiles the list of cells for a search of a context `ctx`. None if an agent visits all others.
 
-    Its source is generated, because each of the nearest agents has its own variables.
+    The source of `find_neighbors(i, s, p, w)`, which writes agent i's row, is generated: each of the nearest agents has its own
+    variables.
     """
-    num_nearest = ctx.schema.array_fields[search.field].shape[1]
+    launch, agents, num_nearest = ctx.launch, ctx.num_agents, ctx.schema.array_fields[search.field].shape[1]
+    one_thread = launch.threads_per_block == 1
+    if not (one_thread or launch.search_blocks_per_env):
+        return None
+    count = count_cells(ctx.schema, None if one_thread else STAGED_BYTES)
+    if not count:
+        return None
+    size, threads = 2 * count + 4, 1 if one_thread else launch.threads_per_search_block
+    arrays: WorkArrays = {
+        "cell_heads": (i32, (size,)),  # an agent in each cell, or -1
+        "next_in_cell": (np.int16 if agents < INT16_MAX_AGENTS else i32, (agents,)),  # the next agent in the cell, or -1
+        "extremes": (i64, (1, 4)),  # the leftmost, rightmost, lowest and highest agent, with their coordinates
+    }
+    x, y = [*(f"s.{field}[i]" for field in search.position[:2]), "f32(0.0)"][:2]
+    position = inline_function(generate_function("position", f"def position(i, s):\n    return {x}, {y}\n", f32=f32))
+    values = {"ctx": ctx, "position": position, "list_size": size, "num_cells": count, "list_threads": threads}
+    values |= {"min_share": f32(1.0 / count), "root": f32(1.0 / math.sqrt(count)), "is_squared": bool(search.squared)}
     source = "def find_neighbors(i, s, p, w):\n    x, y = position(i, s)\n" + initial_lines(num_nearest, "    ")
     source += f"""    more, ring = is_finite(x, y), 0
     x0, y0, scale, columns, rows = grid(w, s) if more else (zero, zero, zero, 1, 1)
@@ -372,11 +359,10 @@ def _make_find_neighbors(ctx: MultiAgentContext, search: NearestNeighbors, value
 """
     functions = (grid, to_cells, cell_index, is_finite, gap_to_outside, min_distance)
     scope: dict[str, Any] = {function.__name__: bind(function, **values) for function in functions} | {"zero": f32(0.0)}
-    scope |= {"position": values["position"], "distance": device_function(search.distance)}
+    scope |= {"position": position, "distance": device_function(search.distance)}
     scope |= {"assume_nonnegative": ctx.array_ops.assume_nonnegative} | SOURCE_NAMES
-    return inline_function(
-        generate_function("find_neighbors", source + store_lines(search.field, num_nearest, "    "), **scope)
-    )
+    source += store_lines(search.field, num_nearest, "    ")
+    return CellList(arrays, values | {"find_neighbors": inline_function(generate_function("find_neighbors", source, **scope))})
 
 
 class NeighborSearch(NamedTuple):
@@ -388,57 +374,45 @@ class NeighborSearch(NamedTuple):
     functions: tuple[DeviceFunction, ...]  # function(b, w, block, thread, is_step, round_index)
 
 
-def search_segments(
-    ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions, cell_list: CellList | None, condition: DeviceFunction
-) -> list[Segment]:
+def search_segments(ctx: MultiAgentContext, knn: KnnFunctions, condition: DeviceFunction) -> list[Segment]:
     """Compiles the segments of a search in the first kernel. It uses a list of cells only if one thread runs an env.
 
     Args:
         ctx: the context.
-        access: access to the state.
-        knn: the functions for one agent.
-        cell_list: the list of cells; None if an agent visits all others.
+        knn: the functions of the search.
         condition: `condition(w, k)` -> whether the search runs in env k of the block.
     """
-    values = {"ctx": ctx, "access": access, "knn": knn, "condition": condition}
-    if cell_list is None:
-        return [Segment(AGENTS, bind(search_all, **values))]
-    values |= cell_list.values
-    return [Segment(ENVS, bind(build_list, **values)), Segment(AGENTS, bind(search_list, **values))]
+    values = {"ctx": ctx, "knn": knn, "condition": condition, "find_neighbors": knn.knn_by_distance}
+    if knn.cell_list is None:
+        return [Segment(AGENTS, bind(search_agent, **values))]
+    values |= knn.cell_list.values
+    return [Segment(ENVS, bind(build_list, **values)), Segment(AGENTS, bind(search_agent, **values))]
 
 
-def search_all(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-    """Searches all agents for the neighbors of agent i."""
+def write_row(i: int, s: EnvState, p: EnvParams, w: Work) -> None:
+    """Writes agent i's row of the field, without neighbors if the agent does not search."""
+    if knn.searches(i, s, p):
+        find_neighbors(i, s, p, w)
+    else:
+        knn.clear_row(i, s)
+
+
+def search_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+    """Searches for the neighbors of agent i."""
     if condition(w, k):
-        s, p = access.state(b, w, e, k), ctx.params(b, e)
-        if knn.searches(i, s, p):
-            knn.knn_by_distance(i, s, p)
-        else:
-            knn.clear_row(i, s)
+        write_row(i, ctx.access.state(b, w, e, k), ctx.params(b, e), w)
 
 
-def build_list(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+def build_list(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
     """Builds the list of cells by one thread."""
     if condition(w, k):
-        s = access.state(b, w, e, k)
+        s = ctx.access.state(b, w, e, k)
         clear_list(w, 0)
         measure_list(w, s, 0)
         insert_agents(w, s, 0)
 
 
-def search_list(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-    """Searches the list of cells for the neighbors of agent i."""
-    if condition(w, k):
-        s, p = access.state(b, w, e, k), ctx.params(b, e)
-        if knn.searches(i, s, p):
-            find_neighbors(i, s, p, w)
-        else:
-            knn.clear_row(i, s)
-
-
-def make_neighbor_search(
-    ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions, cell_list: CellList | None
-) -> NeighborSearch:
+def make_neighbor_search(ctx: MultiAgentContext, knn: KnnFunctions) -> NeighborSearch:
     """Compiles the functions of the second kernel.
 
     With a list of cells, the kernel has several blocks for each env. Each of them builds the whole list, which takes little
@@ -447,33 +421,24 @@ def make_neighbor_search(
 
     Args:
         ctx: the context.
-        access: access to the state.
-        knn: the functions for one agent.
-        cell_list: the list of cells; None if an agent visits all others.
+        knn: the functions of the search.
     """
-    threads, blocks = ctx.launch.threads_per_search_block, ctx.launch.search_blocks_per_env
-    values = {"ctx": ctx, "access": access, "knn": knn, "same_step": ctx.same_step}
-    values |= {"search_threads": threads, "blocks_per_env": blocks}
-    arrays: WorkArrays = {"num_tasks": (i32, (1,)), "tasks": (i32, (2 * threads,))}
-    rounds: Callable[..., int] = one_round
+    values = {"ctx": ctx, "knn": knn, "same_step": ctx.options.same_step}
+    values |= {"search_threads": ctx.launch.threads_per_search_block, "blocks_per_env": ctx.launch.search_blocks_per_env}
+    arrays: WorkArrays = {"num_tasks": (i32, (1,)), "tasks": (i32, (2 * ctx.launch.threads_per_search_block,))}
     functions: tuple[Callable[..., None], ...] = (clear_tasks, collect_tasks, search_tasks)
-    if cell_list is not None:
-        arrays, values = cell_list.arrays, values | cell_list.values
-        rounds, functions = rounds_of_env, (clear_cells, measure_cells, insert_cells, search_cells)
+    if knn.cell_list is not None:
+        arrays, values = knn.cell_list.arrays, values | knn.cell_list.values
+        functions = (clear_cells, measure_cells, insert_cells, search_cells)
     compiled = tuple(bind(function, **values) for function in functions)
-    return NeighborSearch(named_tuple("Work", tuple(arrays)), arrays, bind(rounds, **values), compiled)
+    return NeighborSearch(named_tuple("Work", tuple(arrays)), arrays, bind(rounds_of_block, **values), compiled)
 
 
 def state_of(b: Batch, e: int, is_final: bool) -> EnvState:
     """Returns the state of env e, or the last state of its episode that ended."""
     if same_step:
-        return access.current_or_final(b, e, is_final)
-    return access.from_global(b, e)
-
-
-def one_round(b: Batch, block: int, is_step: bool) -> int:
-    """Returns 1."""
-    return 1
+        return ctx.access.current_or_final(b, e, is_final)
+    return ctx.access.from_global(b, e)
 
 
 def clear_tasks(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
@@ -506,12 +471,14 @@ def search_tasks(b: Batch, w: Work, block: int, thread: int, is_step: bool, roun
         task = ctx.array_ops.assume_nonnegative(w.tasks[u])
         v = ctx.array_ops.assume_nonnegative(block * search_threads + (task >> 1))
         e, i = ctx.array_ops.divmod_u32(v, ctx.num_agents)
-        knn.knn_by_key(i, state_of(b, e, task & 1 != 0), ctx.params(b, e))
+        knn.knn_by_key(i, state_of(b, e, task & 1 != 0), ctx.params(b, e), w)
         u = ctx.array_ops.assume_nonnegative(u + search_threads)
 
 
-def rounds_of_env(b: Batch, block: int, is_step: bool) -> int:
-    """Returns 2 if an episode ended, whose last state is searched as well."""
+def rounds_of_block(b: Batch, block: int, is_step: bool) -> int:
+    """Returns 2 if a list of cells is searched and an episode ended, whose last state is searched as well; else 1."""
+    if blocks_per_env == 0:
+        return 1
     e, _ = ctx.array_ops.divmod_u32(block, blocks_per_env)
     return 2 if same_step and is_step and ctx.ops.load(b.final_mask, e, b1) else 1
 
@@ -543,8 +510,5 @@ def search_cells(b: Batch, w: Work, block: int, thread: int, is_step: bool, roun
     s, p = state_in_round(b, block, round_index), ctx.params(b, e)
     i = ctx.array_ops.assume_nonnegative(part * search_threads + thread)
     while i < ctx.num_agents:
-        if knn.searches(i, s, p):
-            find_neighbors(i, s, p, w)
-        else:
-            knn.clear_row(i, s)
+        write_row(i, s, p, w)
         i = ctx.array_ops.assume_nonnegative(i + blocks_per_env * search_threads)

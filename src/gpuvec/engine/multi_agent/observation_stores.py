@@ -15,25 +15,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.dtypes import b1, f32, i32, i64, u32, u64
 from gpuvec.engine.compiler.functions import bind, device_function, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Features, Row, SharedArray, Work
 from gpuvec.engine.layout.declared_schema import FeaturePart, feature_parts
 from gpuvec.engine.layout.episode_rules import elapsed_steps
-from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env
+from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent, every_env
 from gpuvec.engine.multi_agent.phase_functions import make_index
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment, envs_per_round
-from gpuvec.engine.multi_agent.state_access import HAS_ENDED, TIME, StateAccess, WorkArrays
+from gpuvec.engine.multi_agent.state_access import HAS_ENDED, TIME
 from gpuvec.observations import Time
 
-# What the functions below read: the context, the access to the state, the operations on buffers, and the features of an
-# observation, as `feature_values` returns them; and for single segments `condition(w, k)`, and what it stores.
+# What the functions below read: the context and the operations on buffers, as `feature_values` returns them; and for single
+# segments `condition(w, k)`, and what it stores.
 ctx: Any = None
-access: Any = None
 ops: Any = None
-features: Any = None
 items: Any = None
 output: Any = None
 final_output: Any = None
@@ -69,31 +66,20 @@ def make_observation_features(ctx: MultiAgentContext) -> ObservationFeatures:
         parts=parts,
         own_row=row_of(f32, num_self_features),
         # Functions that an observation lacks are never called.
-        self_features=device_function(observation.self_features or no_self_features),
-        other_features=device_function(observation.other_features or no_other_features),
+        self_features=device_function(observation.self_features or every_agent),
+        other_features=device_function(observation.other_features or every_agent),
     )
 
 
-def feature_values(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> dict[str, Any]:
-    """Returns the values with which `bind` compiles the functions of this module for one context."""
-    flags = {"same_step": ctx.same_step, "whole_rows": ctx.schema.has_only_self_features}
-    flags["has_neighbors"] = features.num_neighbors > 0
-    return {"ctx": ctx, "access": access, "ops": ctx.ops, "features": features, **flags}
-
-
-def no_self_features(i: int, s: EnvState, t: Time, p: EnvParams) -> Features:
-    """Returns no features of an agent itself."""
-    return ()
-
-
-def no_other_features(i: int, j: int, s: EnvState, t: Time, p: EnvParams) -> Features:
-    """Returns a feature of a neighbor."""
-    return (f32(0.0),)
+def feature_values(ctx: MultiAgentContext) -> dict[str, Any]:
+    """Returns the values with which `bind` compiles the functions of this module for a context `ctx`."""
+    flags = {"same_step": ctx.options.same_step, "whole_rows": ctx.schema.has_only_self_features}
+    return {"ctx": ctx, "ops": ctx.ops, "has_neighbors": ctx.features.num_neighbors > 0, **flags}
 
 
 def episode_time(t: int) -> Time:
     """Returns the time of an episode as the author's functions receive it."""
-    return Time(i32(t), ctx.step_limit)
+    return Time(i32(t), ctx.options.step_limit)
 
 
 def last_or_current_time(b: Batch, e: int, clock: int) -> int:
@@ -104,16 +90,16 @@ def last_or_current_time(b: Batch, e: int, clock: int) -> int:
 
 def compute_self_features(b: Batch, w: Work, e: int, state_index: int, i: int) -> Any:
     """Returns agent i's own features, from the state at that index of the work."""
-    s, t = access.state(b, w, e, state_index), episode_time(w.status[state_index, TIME])
-    return features.self_features(i, s, t, ctx.params(b, e))
+    s, t = ctx.access.state(b, w, e, state_index), episode_time(w.status[state_index, TIME])
+    return ctx.features.self_features(i, s, t, ctx.params(b, e))
 
 
 def store_self_features(out: int, r: int, values: Features) -> None:
     """Stores own features at the end of row r of `out`; a row without other features is stored with the widest stores."""
     if whole_rows:
-        ops.store_row_streaming(out, r, ops.to_floats(values, features.own_row))
+        ops.store_row_streaming(out, r, ops.to_floats(values, ctx.features.own_row))
     else:
-        first = (r + 1) * features.num_features - features.num_self_features
+        first = (r + 1) * ctx.features.num_features - ctx.features.num_self_features
         ctx.array_ops.scatter_strided(out, first, 1, values)
 
 
@@ -133,7 +119,6 @@ class RowItems(NamedTuple):
     """The items of whole rows of agents with equal spaces."""
 
     ctx: MultiAgentContext  # that of all agents, or of a role
-    features: ObservationFeatures
     items: ItemStore
 
     @property
@@ -142,30 +127,34 @@ class RowItems(NamedTuple):
         return self.ctx.num_agents * self.items.items_per_row
 
 
-def item_segment(access: StateAccess, rows: RowItems, output_name: str, condition: DeviceFunction = every_env) -> Segment:
+def make_row_items(ctx: MultiAgentContext) -> RowItems:
+    """Compiles the functions of the items of the rows of all agents of a context `ctx`."""
+    return RowItems(ctx, make_image_store(ctx) if ctx.schema.obs.is_image else make_item_of_row(ctx, make_block_stores(ctx)))
+
+
+def item_segment(rows: RowItems, output_name: str, condition: DeviceFunction = every_env) -> Segment:
     """Compiles the segment that stores the items of all agents, in envs that a condition selects.
 
     Args:
-        access: access to the state.
         rows: the items.
         output_name: the name of the output.
         condition: `condition(w, k)` -> whether they are those of env k.
     """
-    function = bind(store_item_if, **item_values(access, rows, output_name), condition=condition)
+    function = bind(store_item_if, **item_values(rows, output_name), condition=condition)
     return Segment(AGENTS, function, barrier=False, num_elements=rows.items_per_env)
 
 
-def item_values(access: StateAccess, rows: RowItems, output_name: str) -> dict[str, Any]:
+def item_values(rows: RowItems, output_name: str) -> dict[str, Any]:
     """Returns the values with which `bind` compiles functions that store items to an output. Arguments as of `item_segment`."""
     source = f"def output(b):\n    return b.{output_name}{rows.ctx.schema.suffix}\n"
     output = inline_function(generate_function("output", source))
-    return feature_values(rows.ctx, access, rows.features) | {"items": rows.items, "output": output}
+    return feature_values(rows.ctx) | {"items": rows.items, "output": output}
 
 
 def store_item(b: Batch, w: Work, e: int, k: int, x: int) -> None:
     """Stores item x of env e, number k of its block."""
     i, j = (0, x) if ctx.num_agents == 1 else ctx.array_ops.divmod_u32(x, items.items_per_row)
-    s, t = access.state(b, w, e, k), episode_time(w.status[k, TIME])
+    s, t = ctx.access.state(b, w, e, k), episode_time(w.status[k, TIME])
     items.store(output(b), e * ctx.num_agents + i, j, i, s, t, ctx.params(b, e))
 
 
@@ -180,7 +169,7 @@ def store_element(b: Batch, w: Work, e: int, k: int, n: int, clock: int) -> None
 
     The index of the element, and values that do not depend on the agent, are computed once.
     """
-    s, t, p = access.state(b, w, e, k), episode_time(w.status[k, TIME]), ctx.params(b, e)
+    s, t, p = ctx.access.state(b, w, e, k), episode_time(w.status[k, TIME]), ctx.params(b, e)
     i = ctx.array_ops.assume_nonnegative(0)
     while i < ctx.num_agents:
         items.store(b.obs, ctx.array_ops.assume_nonnegative(e * ctx.num_agents + i), n, i, s, t, p)
@@ -204,18 +193,13 @@ class Block(NamedTuple):
     index: DeviceFunction  # index(n) -> the index of element n
 
 
-def make_block_stores(ctx: MultiAgentContext, features: ObservationFeatures) -> list[ItemStore]:
-    """Compiles the function of each block.
-
-    Args:
-        ctx: the context.
-        features: the features of an observation.
-    """
+def make_block_stores(ctx: MultiAgentContext) -> list[ItemStore]:
+    """Compiles the function of each block of a context `ctx`."""
     stores, offset = [], 0
-    for part in features.parts:
+    for part in ctx.features.parts:
         if part.over:
             layout = Block(offset, part.num_elements, device_function(part.function), make_index(ctx, part.over))
-            store = bind(store_block_element, ctx=ctx, features=features, block=layout)
+            store = bind(store_block_element, ctx=ctx, block=layout)
             stores.append(ItemStore(part.num_elements, store))
         offset += part.width * part.num_elements
     return stores
@@ -223,23 +207,21 @@ def make_block_stores(ctx: MultiAgentContext, features: ObservationFeatures) -> 
 
 def store_block_element(out: int, r: int, n: int, i: int, s: EnvState, t: Time, p: EnvParams) -> None:
     """As `store` of `ItemStore`, for element n of a block."""
-    first = r * features.num_features + block.offset + n
+    first = r * ctx.features.num_features + block.offset + n
     ctx.array_ops.scatter_strided(out, first, block.num_elements, block.features(i, block.index(n), s, t, p))
 
 
-def make_item_of_row(ctx: MultiAgentContext, features: ObservationFeatures, blocks: list[ItemStore]) -> ItemStore:
+def make_item_of_row(ctx: MultiAgentContext, blocks: list[ItemStore]) -> ItemStore:
     """Compiles the function that stores any item of a row, for a kernel whose threads have one each.
 
     The items are the neighbors, the last of them with the agent's own features, and then the elements of each block.
 
     Args:
         ctx: the context.
-        features: the features of an observation.
         blocks: the functions that store the blocks.
     """
-    D, M, first = features.num_features, features.num_neighbors, max(features.num_neighbors, 1)
-    values = {"ctx": ctx, "ops": ctx.ops, "features": features, "whole_rows": ctx.schema.has_only_self_features}
-    store_own = bind(store_self_features, **values)
+    D, M, first = ctx.features.num_features, ctx.features.num_neighbors, max(ctx.features.num_neighbors, 1)
+    store_own = bind(store_self_features, ctx=ctx, ops=ctx.ops, whole_rows=ctx.schema.has_only_self_features)
     source = f"def store_item(out, r, j, i, s, t, p):\n    {f'if j < {first}' if blocks else 'if True'}:\n"
     source += f"        scatter_strided(out, r * {D} + j, {M}, other_features(i, j, s, t, p))\n" if M else ""
     source += f"        if j == {first - 1}:\n            store_self_features(out, r, self_features(i, s, t, p))\n"
@@ -247,7 +229,7 @@ def make_item_of_row(ctx: MultiAgentContext, features: ObservationFeatures, bloc
         source += f"    elif j < {first + block.items_per_row}:\n        store_{number}(out, r, j - {first}, i, s, t, p)\n"
         first += block.items_per_row
     scope = {"scatter_strided": ctx.array_ops.scatter_strided, "store_self_features": store_own}
-    scope |= {"self_features": features.self_features, "other_features": features.other_features}
+    scope |= {"self_features": ctx.features.self_features, "other_features": ctx.features.other_features}
     scope |= {f"store_{number}": block.store for number, block in enumerate(blocks)}
     return ItemStore(first, inline_function(generate_function("store_item", source, **scope)))
 
@@ -297,16 +279,7 @@ def make_image_store(ctx: MultiAgentContext) -> ItemStore:
 
 def lists_ended(ctx: MultiAgentContext) -> bool:
     """Returns whether the blocks of the launch of `ctx` list the envs whose episode ended."""
-    return ctx.same_step and ctx.launch.envs_per_block > 1
-
-
-def ended_list_arrays(ctx: MultiAgentContext) -> WorkArrays:
-    """Returns the array in shared memory with the number of envs whose episode ended, and then these envs.
-
-    Args:
-        ctx: the context of all agents.
-    """
-    return {"ended": (i32, (1 + ctx.launch.envs_per_block,))} if lists_ended(ctx) else {}
+    return ctx.options.same_step and ctx.launch.envs_per_block > 1
 
 
 def clear_list(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
@@ -315,14 +288,11 @@ def clear_list(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> N
         w.ended[0] = i32(0)
 
 
-def final_item_segments(
-    ctx: MultiAgentContext, access: StateAccess, is_ended: DeviceFunction, rows: list[tuple[RowItems, str]]
-) -> list[Segment]:
+def final_item_segments(ctx: MultiAgentContext, is_ended: DeviceFunction, rows: list[tuple[RowItems, str]]) -> list[Segment]:
     """Compiles the segments that store the final observations of envs whose episode ended.
 
     Args:
         ctx: the context of all agents.
-        access: access to the state.
         is_ended: `is_ended(w, k)` -> whether the episode of env k of the block ended.
         rows: the items of rows, and the name of their output without the prefix of final observations.
     """
@@ -330,15 +300,15 @@ def final_item_segments(
         segments = [Segment(ENVS, bind(list_ended, ctx=ctx, condition=is_ended))]
         for part, name in rows:
             envs = envs_per_round(part.ctx.launch.threads_per_block, part.items_per_env)
-            values = item_values(access, part, f"final_{name}") | {"items_per_env": part.items_per_env, "envs_at_once": envs}
+            values = item_values(part, f"final_{name}") | {"items_per_env": part.items_per_env, "envs_at_once": envs}
             store = bind(store_own_items if envs else store_listed_items, **values)
             segments.append(Segment(BLOCK, store, barrier=False))
     else:
-        segments = [item_segment(access, part, f"final_{name}", is_ended) for part, name in rows]
+        segments = [item_segment(part, f"final_{name}", is_ended) for part, name in rows]
     return [*segments[:-1], segments[-1]._replace(barrier=True)] if rows else []
 
 
-def list_ended(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+def list_ended(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
     """Lists the envs whose episode ended."""
     if condition(w, k):
         w.ended[ctx.array_ops.assume_nonnegative(1 + ctx.array_ops.fetch_add(w.ended, 0))] = i32(k)
@@ -370,30 +340,30 @@ def store_listed_items(b: Batch, w: Work, e0: int, m: int, thread: int, clock: i
 
 def store_neighbor(b: Batch, w: Work, out: int, e0: int, x: int, state_index: int) -> None:
     """Stores the features of neighbor x of the block, whose states begin at that index of the work, to the buffer `out`."""
-    v, j = ctx.array_ops.divmod_u32(x, features.num_neighbors)
+    v, j = ctx.array_ops.divmod_u32(x, ctx.features.num_neighbors)
     k, i = ctx.array_ops.divmod_u32(v, ctx.num_agents)
-    s, t = access.state(b, w, e0 + k, state_index + k), episode_time(w.status[state_index + k, TIME])
-    first = e0 * (ctx.num_agents * features.num_features) + (v * features.num_features + j)
-    values = features.other_features(i, j, s, t, ctx.params(b, e0 + k))
-    ctx.array_ops.scatter_strided(out, first, features.num_neighbors, values)
+    s, t = ctx.access.state(b, w, e0 + k, state_index + k), episode_time(w.status[state_index + k, TIME])
+    first = e0 * (ctx.num_agents * ctx.features.num_features) + (v * ctx.features.num_features + j)
+    values = ctx.features.other_features(i, j, s, t, ctx.params(b, e0 + k))
+    ctx.array_ops.scatter_strided(out, first, ctx.features.num_neighbors, values)
 
 
 def store_neighbors(b: Batch, w: Work, out: int, e0: int, first: int, end: int, thread: int) -> None:
     """Stores the features of the neighbors of agents `first` to `end` of the block; each thread has neighbors with a stride."""
-    x = first * features.num_neighbors + thread
-    while x < end * features.num_neighbors:
+    x = first * ctx.features.num_neighbors + thread
+    while x < end * ctx.features.num_neighbors:
         store_neighbor(b, w, out, e0, x, 0)
         x = ctx.array_ops.assume_nonnegative(x + ctx.launch.threads_per_block)
 
 
 def store_neighbors_of_env(b: Batch, w: Work, out: int, e0: int, first: int, end: int, thread: int) -> None:
     """As `store_neighbors`, for a block of one thread and one env."""
-    s, t, p = access.state(b, w, e0, 0), episode_time(w.status[0, TIME]), ctx.params(b, e0)
+    s, t, p = ctx.access.state(b, w, e0, 0), episode_time(w.status[0, TIME]), ctx.params(b, e0)
     for i in range(ctx.num_agents):
-        for j in range(features.num_neighbors):
-            first_element = (e0 * ctx.num_agents + i) * features.num_features + j
-            values = features.other_features(i, j, s, t, p)
-            ctx.array_ops.scatter_strided(out, first_element, features.num_neighbors, values)
+        for j in range(ctx.features.num_neighbors):
+            first_element = (e0 * ctx.num_agents + i) * ctx.features.num_features + j
+            values = ctx.features.other_features(i, j, s, t, p)
+            ctx.array_ops.scatter_strided(out, first_element, ctx.features.num_neighbors, values)
 
 
 def store_self(b: Batch, w: Work, out: int, e: int, state_index: int, i: int) -> None:
@@ -438,24 +408,11 @@ def final_self_of_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -
         store_self(b, w, b.final_obs, e, k, i)
 
 
-def staged_final_segments(values: dict[str, Any]) -> list[Segment]:
-    """Compiles the segments that store final observations from copies of the states, while the next episodes begin.
-
-    Args:
-        values: those of `feature_values`.
-    """
-    ctx = values["ctx"]
-    # The first warp starts the next episodes.
-    first_thread = 32 if ctx.launch.threads_per_block > 32 else 0
-    values = values | {"first_thread": first_thread, "first_copy": ctx.num_final_copies}
-    return direct_segments(values, staged_final_neighbors, Segment(BLOCK, staged_final_self))
-
-
 def staged_final_neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
     """Stores neighbors' features in final observations, from copies of the states."""
     x = thread - first_thread
-    while 0 <= x < m * (ctx.num_agents * features.num_neighbors):
-        if w.status[ctx.array_ops.divmod_u32(x, ctx.num_agents * features.num_neighbors)[0], HAS_ENDED]:
+    while 0 <= x < m * (ctx.num_agents * ctx.features.num_neighbors):
+        if w.status[ctx.array_ops.divmod_u32(x, ctx.num_agents * ctx.features.num_neighbors)[0], HAS_ENDED]:
             store_neighbor(b, w, b.final_obs, e0, x, first_copy)
         x = ctx.array_ops.assume_nonnegative(x + (ctx.launch.threads_per_block - first_thread))
 
@@ -487,12 +444,10 @@ def tile_elements(rows: int, num_features: int) -> int:
 
 def tile_offset(b: Batch, r0: int) -> np.int64:
     """Returns the offset of row r0 from an address aligned to 16 bytes, in floats; the first row of a tile has the same."""
-    return np.int64(((u64(b.obs) >> u64(2)) + u64(r0 * features.num_features)) & u64(3))
+    return np.int64(((u64(b.obs) >> u64(2)) + u64(r0 * ctx.features.num_features)) & u64(3))
 
 
-def make_fill(
-    features: ObservationFeatures, array_ops: ArrayOps, agent_at: DeviceFunction, threads: int, rows: int
-) -> DeviceFunction:
+def make_fill(ctx: MultiAgentContext, agent_at: DeviceFunction, threads: int, rows: int) -> DeviceFunction:
     """Compiles `fill(b, w, tile, offset, origin, m, thread)`: writes neighbors' features of m rows to `tile` from `offset` on.
 
     Several threads share a row: as many as there are neighbors, or whole warps if there are many neighbors, so that few threads
@@ -500,13 +455,12 @@ def make_fill(
     stores them, so that it reads the data of the row's agent once.
 
     Args:
-        features: the features of an observation.
-        array_ops: the operations on arrays.
+        ctx: the context.
         agent_at: `agent_at(b, w, origin, row)` -> (i, s, t, p) of the agent of the row.
         threads: the number of threads that fill the tile.
         rows: the largest number of rows of the tile.
     """
-    D, M = features.num_features, features.num_neighbors
+    D, M = ctx.features.num_features, ctx.features.num_neighbors
     if min(ROW_PER_WARP_MIN_NEIGHBORS, threads) > M:
         threads_per_row = max(M, 1)
     else:
@@ -524,18 +478,18 @@ def make_fill(
     source += f"            j = assume_nonnegative(j + {len(unrolled) * threads_per_row})\n"
     source += f"        x = assume_nonnegative(x + {rows_per_iteration})\n"
     scope = {
-        "divmod_u32": array_ops.divmod_u32,
-        "assume_nonnegative": array_ops.assume_nonnegative,
-        "store_strided": array_ops.store_strided,
+        "divmod_u32": ctx.array_ops.divmod_u32,
+        "assume_nonnegative": ctx.array_ops.assume_nonnegative,
+        "store_strided": ctx.array_ops.store_strided,
     }
-    scope |= {"agent_at": agent_at, "other_features": features.other_features}
+    scope |= {"agent_at": agent_at, "other_features": ctx.features.other_features}
     return inline_function(generate_function("fill", source, **scope))
 
 
 def drain_tile(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None:
     """Stores rows r0 to r0 + m from `tile` to the buffer of observations, by at least 4 threads."""
     offset = tile_offset(b, r0)
-    origin, end = r0 * features.num_features - offset, offset + m * features.num_features
+    origin, end = r0 * ctx.features.num_features - offset, offset + m * ctx.features.num_features
     aligned_start, aligned_end = (offset + 3) & ~3, end & ~3
     q = ctx.array_ops.assume_nonnegative(aligned_start + 4 * thread)
     while q < aligned_end:
@@ -555,7 +509,7 @@ def fill_segments(values: dict[str, Any]) -> list[Segment]:
     segments = [Segment(AGENTS, bind(fill_self, **values))]
     if values["has_neighbors"]:
         rows, agent_at = ctx.launch.envs_per_block * ctx.num_agents, bind(agent_in_block, **values)
-        fill = make_fill(values["features"], ctx.array_ops, agent_at, ctx.launch.threads_per_block, rows)
+        fill = make_fill(ctx, agent_at, ctx.launch.threads_per_block, rows)
         segments.insert(0, Segment(BLOCK, bind(fill_neighbors, **values, fill_tile=fill), barrier=False))
     return segments
 
@@ -563,7 +517,7 @@ def fill_segments(values: dict[str, Any]) -> list[Segment]:
 def agent_in_block(b: Batch, w: Work, e0: int, u: int) -> tuple[object, ...]:
     """As `agent_at` of `make_fill`, for row u of a block, in the first kernel."""
     k, i = ctx.array_ops.divmod_u32(u, ctx.num_agents)
-    return i, access.state(b, w, e0 + k, k), episode_time(w.status[k, TIME]), ctx.params(b, e0 + k)
+    return i, ctx.access.state(b, w, e0 + k, k), episode_time(w.status[k, TIME]), ctx.params(b, e0 + k)
 
 
 def fill_neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
@@ -573,14 +527,9 @@ def fill_neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) 
 
 def fill_self(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
     """Writes own features of an agent to the tile."""
-    end = tile_offset(b, (e - k) * ctx.num_agents) + (k * ctx.num_agents + i + 1) * features.num_features
+    end = tile_offset(b, (e - k) * ctx.num_agents) + (k * ctx.num_agents + i + 1) * ctx.features.num_features
     own = compute_self_features(b, w, e, k, i)
-    ctx.array_ops.store_strided(w.tile, end - features.num_self_features, 1, own)
-
-
-def drain_segment(values: dict[str, Any]) -> Segment:
-    """Compiles the segment that stores the rows of a block from `w.tile`, from the values of `feature_values`."""
-    return Segment(BLOCK, bind(drain_block, **values, tile_threads=values["ctx"].launch.threads_per_block), barrier=False)
+    ctx.array_ops.store_strided(w.tile, end - ctx.features.num_self_features, 1, own)
 
 
 def drain_block(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
@@ -597,17 +546,18 @@ def self_rows_segment(values: dict[str, Any]) -> Segment:
     Args:
         values: those of `feature_values`.
     """
-    width = next(k for k in (4, 2, 1) if values["features"].num_features % k == 0)  # All rows are aligned to so many floats.
+    num_features = values["ctx"].features.num_features
+    width = next(k for k in (4, 2, 1) if num_features % k == 0)  # All rows are aligned to so many floats.
     elements = "".join(f"tile[{width} * q + {k}], " for k in range(width))
     piece = inline_function(generate_function("piece", f"def piece(tile, q):\n    return ({elements})\n"))
-    values = values | {"piece": piece, "pieces_per_row": values["features"].num_features // width}
+    values = values | {"piece": piece, "pieces_per_row": num_features // width}
     return Segment(AGENTS, bind(fill_self_row, **values), barrier=False, after_round=bind(drain_self_rows, **values))
 
 
 def fill_self_row(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
     """Writes the row of an agent to the row of its thread in the tile."""
     _, x = ctx.array_ops.divmod_u32(i, ctx.launch.threads_per_block)
-    ctx.array_ops.store_strided(w.tile, x * features.num_features, 1, compute_self_features(b, w, e, k, i))
+    ctx.array_ops.store_strided(w.tile, x * ctx.features.num_features, 1, compute_self_features(b, w, e, k, i))
 
 
 def drain_self_rows(b: Batch, w: Work, e0: int, u: int, thread: int, clock: int) -> None:
@@ -642,28 +592,17 @@ class RowKernel(NamedTuple):
     items_per_env: int
 
 
-def make_row_kernel(
-    ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, row_items: list[RowItems]
-) -> RowKernel:
-    """Compiles the functions for one context.
-
-    Args:
-        ctx: the context.
-        access: access to the state.
-        features: the features of an observation.
-        row_items: the items of images, of rows with blocks, or of the rows of each role; empty for other rows.
-    """
-    parts = row_items or [RowItems(ctx, features, make_item_of_row(ctx, features, []))]
-    part_values = [row_values(access, part) for part in parts]
+def make_row_kernel(ctx: MultiAgentContext) -> RowKernel:
+    """Compiles the functions for a context `ctx`."""
+    parts = [make_row_items(part) for part in ctx.parts]
+    part_values = [row_values(part) for part in parts]
     stores = [bind(store_row_item, **values) for values in part_values]
     items_per_env = sum(part.items_per_env for part in parts)
-    if not row_items:
+    if ctx.schema.has_tile_rows:
         threads = ctx.launch.threads_per_row_block
         values = part_values[0] | {"tile_threads": threads}
         if values["has_neighbors"]:
-            values["fill_tile"] = make_fill(
-                features, ctx.array_ops, bind(agent_of_row, **values), threads, ctx.launch.tile_rows
-            )  # fmt: skip
+            values["fill_tile"] = make_fill(ctx, bind(agent_of_row, **values), threads, ctx.launch.tile_rows)
         return RowKernel(stores[0], TileFunctions(bind(fill_rows, **values), bind(drain_rows, **values)), items_per_env)
     if len(stores) == 1:
         return RowKernel(stores[0], None, items_per_env)
@@ -683,17 +622,17 @@ def observation_time(b: Batch, e: int) -> Time:
     return episode_time(last_or_current_time(b, e, ops.load(b.clock, 0, u32)))
 
 
-def row_values(access: StateAccess, part: RowItems) -> dict[str, Any]:
+def row_values(part: RowItems) -> dict[str, Any]:
     """Returns the values with which `bind` compiles functions that store items of rows from global memory."""
-    source = f"def output(b):\n    return b.{'final_obs' if part.ctx.same_step else 'obs'}{part.ctx.schema.suffix}\n"
+    source = f"def output(b):\n    return b.{'final_obs' if part.ctx.options.same_step else 'obs'}{part.ctx.schema.suffix}\n"
     final_output = inline_function(generate_function("output", source))
-    return item_values(access, part, "obs") | {"final_output": final_output}
+    return item_values(part, "obs") | {"final_output": final_output}
 
 
 def store_final_row_item(b: Batch, e: int, i: int, j: int) -> None:
     """Stores item j of the final observation of agent i."""
     t = episode_time(ops.load(b.last_time, e, i32))
-    items.store(final_output(b), e * ctx.num_agents + i, j, i, access.load_final(b, e), t, ctx.params(b, e))
+    items.store(final_output(b), e * ctx.num_agents + i, j, i, ctx.access.load_final(b, e), t, ctx.params(b, e))
 
 
 def store_row_item(b: Batch, x: int, is_step: bool) -> None:
@@ -701,7 +640,7 @@ def store_row_item(b: Batch, x: int, is_step: bool) -> None:
     r = i64(u64(x) // u64(items.items_per_row))  # There may be more than 2**32 items.
     j = x - r * items.items_per_row
     e, i = ctx.array_ops.divmod_u32(r, ctx.num_agents)
-    items.store(output(b), r, j, i, access.from_global(b, e), observation_time(b, e), ctx.params(b, e))
+    items.store(output(b), r, j, i, ctx.access.from_global(b, e), observation_time(b, e), ctx.params(b, e))
     if same_step and is_step and ops.load(b.final_mask, e, b1):
         store_final_row_item(b, e, i, j)
 
@@ -709,7 +648,7 @@ def store_row_item(b: Batch, x: int, is_step: bool) -> None:
 def agent_of_row(b: Batch, w: Work, r0: int, x: int) -> tuple[object, ...]:
     """As `agent_at` of `make_fill`, for row x of a tile, in the third kernel."""
     e, i = ctx.array_ops.divmod_u32(r0 + x, ctx.num_agents)
-    return i, access.from_global(b, e), observation_time(b, e), ctx.params(b, e)
+    return i, ctx.access.from_global(b, e), observation_time(b, e), ctx.params(b, e)
 
 
 def fill_rows(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None:
@@ -719,8 +658,8 @@ def fill_rows(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None
         fill_tile(b, 0, tile, offset, r0, m, thread)
     while x < m:
         i, s, t, p = agent_of_row(b, 0, r0, x)
-        first = offset + (x + 1) * features.num_features - features.num_self_features
-        ctx.array_ops.store_strided(tile, first, 1, features.self_features(i, s, t, p))
+        first = offset + (x + 1) * ctx.features.num_features - ctx.features.num_self_features
+        ctx.array_ops.store_strided(tile, first, 1, ctx.features.self_features(i, s, t, p))
         x += tile_threads
 
 

@@ -22,16 +22,14 @@ from gpuvec.engine.layout.declared_schema import REDUCTION_SOURCES, count_lanes,
 from gpuvec.engine.layout.schema import PACKED_BUFFERS, set_number
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment
-from gpuvec.engine.multi_agent.state_access import COUNTERS, StateAccess, WorkArrays
+from gpuvec.engine.multi_agent.state_access import COUNTERS, WorkArrays
 from gpuvec.phases import AGENTS as AGENT_SET
 from gpuvec.phases import PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.random import Key, key_of_set
 
-# What the functions below read: the context, the access to the state, `condition(w, k)`, the author's function, the index of an
-# element and the number of its set; and for single phases the actions, for reductions the counter, the operations and the
-# sizes.
+# What the functions below read: the context, `condition(w, k)`, the author's function, the index of an element and the number
+# of its set; and for single phases the actions, for reductions the counter, the operations and the sizes.
 ctx: Any = None
-access: Any = None
 condition: Any = None
 function: Any = None
 index: Any = None
@@ -41,7 +39,8 @@ atomic_update: Any = None
 lanes: Any = None
 identity: Any = None
 dtype: Any = None
-is_pair, stages_actions, is_uncounted, flag = False, False, False, False
+is_world, is_pair, is_long, stages_actions = False, False, False, False
+is_uncounted, is_count, is_float, flag = False, False, False, False
 
 
 def unit_of_set(ctx: MultiAgentContext, index_set: str) -> tuple[int, int]:
@@ -93,23 +92,22 @@ def action_of(b: Batch, w: Work, e: int, k: int, i: int) -> Action:
     return ctx.actions.load_action(b, e * ctx.num_agents + i)
 
 
-def make_phase_element(ctx: MultiAgentContext, access: StateAccess, phase: Any, has_action: bool) -> tuple[str, DeviceFunction]:
+def make_phase_element(ctx: MultiAgentContext, phase: Any, has_action: bool) -> tuple[int, int, DeviceFunction]:
     """Compiles `run(b, w, e, k, c, key, p)`, which runs a phase that is no reduction for element c of its set.
 
     Args:
         ctx: the context.
-        access: access to the state.
         phase: an author's function of agents, or the result of `each` or `assign`.
         has_action: whether the phase is one of a step, in which functions of agents and pairs receive an action.
 
     Returns:
-        The name of the set, and the function.
+        The unit and the number of elements of a segment that runs it, and the function.
     """
     if isinstance(phase, Assign):
-        return WORLD, make_assignment(ctx, access, phase)
+        return *unit_of_set(ctx, WORLD), make_assignment(ctx, phase)
     each = phase if isinstance(phase, Each) else Each(AGENT_SET, phase)
     name = each.index_set
-    values = {"access": access, "function": device_function(each.function), "index": make_index(ctx, name)}
+    values: dict[str, Any] = {"function": device_function(each.function), "index": make_index(ctx, name)}
     values |= {"ctx": ctx, "set_index": set_number(ctx.schema.sets, name)}
     # The agents whose actions functions of the set receive; None if they receive none.
     if ctx.role_contexts:
@@ -117,45 +115,39 @@ def make_phase_element(ctx: MultiAgentContext, access: StateAccess, phase: Any, 
     else:
         acting = ctx if name in (AGENT_SET, PAIRS) else None
     if not has_action or acting is None:
-        return name, bind(run_world if name == WORLD else run_element, **values)
+        return *unit_of_set(ctx, name), bind(run_element, **values, is_world=name == WORLD)
     values |= {"ctx": acting, "stages_actions": acting.stages_actions, "is_pair": name == PAIRS}
-    values["action_at"] = ctx.array_ops.subarray((acting.schema.action.components,))
-    return name, bind(run_with_long_action if acting.schema.action.is_long else run_with_action, **values)
-
-
-def run_world(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-    """Calls the author's function of the world."""
-    function(access.state(b, w, e, k), set_key(key), p)
+    action_at = ctx.array_ops.subarray((acting.schema.action.components,))
+    run = bind(run_with_action, **values, action_at=action_at, is_long=acting.schema.action.is_long)
+    return *unit_of_set(ctx, name), run
 
 
 def run_element(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-    """Calls the author's function of element c of a set."""
-    function(index(c), access.state(b, w, e, k), set_key(key), p)
+    """Calls the author's function of the world, or of element c of a set."""
+    if is_world:
+        function(ctx.access.state(b, w, e, k), set_key(key), p)
+    else:
+        function(index(c), ctx.access.state(b, w, e, k), set_key(key), p)
 
 
 def run_with_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-    """Calls the author's function of an agent or a pair with the agent's action."""
-    action = action_of(b, w, e, k, c // ctx.num_agents if is_pair else c)
-    function(index(c), access.state(b, w, e, k), action, set_key(key), p)
-
-
-def run_with_long_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-    """As `run_with_action`, for an action that is an array in shared memory."""
-    # A function that a kernel calls cannot return an array.
+    """Calls the author's function of an agent or a pair with the agent's action; a long one is an array in shared memory."""
     i = c // ctx.num_agents if is_pair else c
-    action = action_at(w.actions, (k * ctx.num_agents + i) * ctx.schema.action.components)
-    function(index(c), access.state(b, w, e, k), action, set_key(key), p)
+    if is_long:  # A function that a kernel calls cannot return an array.
+        action = action_at(w.actions, (k * ctx.num_agents + i) * ctx.schema.action.components)
+    else:
+        action = action_of(b, w, e, k, i)
+    function(index(c), ctx.access.state(b, w, e, k), action, set_key(key), p)
 
 
-def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) -> DeviceFunction:
+def make_assignment(ctx: MultiAgentContext, phase: Assign) -> DeviceFunction:
     """Compiles `run(b, w, e, k, c, key, p)`, which writes the scalars of a phase; `c` is not used.
 
     Args:
         ctx: the context.
-        access: access to the state.
         phase: the phase.
     """
-    columns = [access.layout.scalar_columns[field].format("k") for field in phase.fields]
+    columns = [ctx.access.layout.scalar_columns[field].format("k") for field in phase.fields]
     values = [f"values[{n}]" for n in range(len(columns))] if len(columns) > 1 else ["values"]
     action, scope = "", dict[str, Any]()
     if phase.has_action:
@@ -171,7 +163,7 @@ def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) 
     source += "".join(f"    {column} = {value}\n" for column, value in zip(columns, values, strict=True))
     scope |= {
         "function": device_function(phase.function),
-        "state": access.state,
+        "state": ctx.access.state,
         "set_key": bind(set_key, set_index=set_number(ctx.schema.sets, WORLD)),
     }
     return inline_function(generate_function("run", source, **scope))
@@ -191,7 +183,8 @@ def tree_work_arrays(ctx: MultiAgentContext) -> WorkArrays:
         ctx: the context.
     """
     lanes: dict[DType, int] = {}
-    for reduction in ctx.all_reductions:
+    phases = (*ctx.env.phases, *ctx.reset_phases, ctx.observed_reduction)
+    for reduction in (phase for phase in phases if isinstance(phase, Reduction)):
         if reduction.kind in REDUCTION_SOURCES and reduction.at is None:
             dtype = ctx.schema.scalar_fields[reduction.field]
             lanes[dtype] = max(lanes.get(dtype, 0), count_lanes(math.prod(ctx.schema.sets[reduction.over])))
@@ -215,9 +208,7 @@ class Lanes(NamedTuple):
     store: DeviceFunction  # store(w, k, c, value)
 
 
-def reduction_segments(
-    ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
-) -> list[Segment]:
+def reduction_segments(ctx: MultiAgentContext, reduction: Reduction, number: int, condition: DeviceFunction) -> list[Segment]:
     """Compiles the segments of a reduction, which update its counter or its lanes, and write its field.
 
     With `at`, a first segment sets all elements of the field to the result of no contribution, and in a second one threads
@@ -225,23 +216,26 @@ def reduction_segments(
 
     Args:
         ctx: the context.
-        access: access to the state.
         reduction: the reduction.
         number: the index of its counter.
         condition: `condition(w, k)` -> whether the reduction runs in env k of the block.
     """
     _, count = unit_of_set(ctx, reduction.over)
-    values = {"ctx": ctx, "access": access, "condition": condition, "function": device_function(reduction.function)}
+    values = {"ctx": ctx, "condition": condition, "function": device_function(reduction.function)}
     values |= {"index": make_index(ctx, reduction.over), "counter": number, "is_uncounted": reduction.kind == "all"}
     if reduction.at is not None:
-        target_set = ctx.schema.field_sets[reduction.field]
-        clear = _make_clear(ctx, access, reduction, target_set, condition)
-        contribute = _make_contribution(ctx, access, reduction, target_set, condition, _make_update(ctx, reduction, values))
-        clears = Segment(AGENTS, clear, num_elements=unit_of_set(ctx, target_set)[1])
-        return [clears, Segment(AGENTS, contribute, num_elements=count)]
+        return _scatter_segments(ctx, reduction, values)
     if reduction.kind in REDUCTION_SOURCES:
-        return _tree_segments(ctx, access, reduction, values)
-    result = _result_segment(access, reduction, number, condition)
+        return _tree_segments(ctx, reduction, values)
+    counter, best_rank = f"w.status[k, {COUNTERS + number}]", f"w.best_rank[k, {number}]"
+    source = {
+        "count": counter,
+        "any": f"{counter} != i32(0)",
+        "all": f"{counter} == i32(0)",
+        "argmin": f"i32((max_rank - {best_rank}) & index_mask) if {best_rank} else i32(-1)",
+    }[reduction.kind]
+    scope = {"i32": i32, "max_rank": MAX_RANK, "index_mask": INDEX_MASK}
+    result = _result_segment(ctx, reduction, source, condition, **scope)
     if reduction.kind != "argmin":
         return [Segment(AGENTS, bind(count_element, **values), num_elements=count), result]
     if ctx.launch.envs_per_block == 1:
@@ -249,7 +243,7 @@ def reduction_segments(
     return [Segment(AGENTS, bind(rank_element, **values), num_elements=count), result]
 
 
-def _tree_segments(ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, values: dict[str, Any]) -> list[Segment]:
+def _tree_segments(ctx: MultiAgentContext, reduction: Reduction, values: dict[str, Any]) -> list[Segment]:
     """The segments of a sum or an extremum: each lane, then the levels of the tree, and the result."""
     dtype, size = ctx.schema.scalar_fields[reduction.field], math.prod(ctx.schema.sets[reduction.over])
     num_lanes, array = count_lanes(size), f"w.{_lane_array(dtype)}[k, c]"
@@ -269,10 +263,54 @@ def _tree_segments(ctx: MultiAgentContext, access: StateAccess, reduction: Reduc
     while num_lanes > SEQUENTIAL_LANES:
         num_lanes //= 2
         segments.append(Segment(AGENTS, bind(combine_lanes, lanes=lanes, half=num_lanes), num_elements=num_lanes))
-    field = access.layout.scalar_columns[reduction.field].format("k")
-    source = f"def write_result(b, w, e, k, clock):\n    if condition(w, k):\n        {field} = last_levels(w, k)\n"
-    scope = {"condition": values["condition"], "last_levels": bind(last_levels, lanes=lanes, num_lanes=num_lanes)}
-    return [*segments, Segment(ENVS, inline_function(generate_function("write_result", source, **scope)))]
+    levels = bind(last_levels, lanes=lanes, num_lanes=num_lanes)
+    return [*segments, _result_segment(ctx, reduction, "last_levels(w, k)", values["condition"], last_levels=levels)]
+
+
+def _result_segment(
+    ctx: MultiAgentContext, reduction: Reduction, result: str, condition: DeviceFunction, **scope: Any
+) -> Segment:
+    """The segment that writes the field of a reduction, whose `result` is source, with the names in `scope`."""
+    field = ctx.access.layout.scalar_columns[reduction.field].format("k")
+    source = f"def write_result(b, w, e, k, c, clock):\n    if condition(w, k):\n        {field} = {result}\n"
+    return Segment(ENVS, inline_function(generate_function("write_result", source, **scope, condition=condition)))
+
+
+def _scatter_segments(ctx: MultiAgentContext, reduction: Reduction, values: dict[str, Any]) -> list[Segment]:
+    """The segments of a reduction with `at`: one sets all elements of the field to the result of no contribution.
+
+    In the other one, element i updates the element to which it contributes, if there is one.
+    """
+    kind, field, target_set = reduction.kind, reduction.field, ctx.schema.field_sets[reduction.field]
+    shape, dtype = ctx.schema.sets[target_set], ctx.schema.array_fields[field].dtype
+    source = f"def clear(b, w, e, k, c, clock):\n    if condition(w, k):\n        state(b, w, e, k).{field}[index(c)] = none\n"
+    scope = {"condition": values["condition"], "state": ctx.access.state}
+    none = dtype(result_of_none(kind, dtype))
+    clear = generate_function("clear", source, **scope, index=make_index(ctx, target_set), none=none)
+    # The place of an index in the set in C order, or -1 if the set has no such element.
+    parts = ["target"] if len(shape) == 1 else [f"target[{axis}]" for axis in range(len(shape))]
+    inside = " and ".join(f"0 <= {part} < {size}" for part, size in zip(parts, shape, strict=True))
+    place = parts[0]
+    for part, size in zip(parts[1:], shape[1:], strict=True):
+        place = f"({place}) * {size} + {part}"
+    source = f"def place(target):\n    return {place} if {inside} else -1\n"
+    scope["place_of"] = inline_function(generate_function("place", source))
+    if kind == "argmin":
+        update = bind(update_argmin, **values)
+    elif kind in ("any", "all"):
+        update = bind(update_flag, **values, flag=kind == "any")
+    else:
+        atomic = ctx.array_ops.atomic_update("add" if kind in ("count", "sum") else kind)
+        update = bind(update_number, **values, atomic_update=atomic, is_count=kind == "count", is_float=dtype is f32)
+    source = "def contribute(b, w, e, k, i, clock):\n    if condition(w, k):\n"
+    source += "        s, p = state(b, w, e, k), params(b, e)\n        x = place_of(at(index(i), s, p))\n"
+    # A function that a kernel calls cannot return an array, so the field is named in the source.
+    source += f"        if x >= 0:\n            update(s.{field}, x, i, s, p)\n"
+    scope |= {"params": ctx.params, "index": values["index"], "at": device_function(reduction.at), "update": update}
+    contribute = generate_function("contribute", source, **scope)
+    sizes = (unit_of_set(ctx, name)[1] for name in (target_set, reduction.over))
+    functions = (inline_function(clear), inline_function(contribute))
+    return [Segment(AGENTS, function, num_elements=size) for function, size in zip(functions, sizes, strict=True)]
 
 
 def combine_elements(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
@@ -280,7 +318,7 @@ def combine_elements(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> N
     if condition(w, k):
         result, n = identity, ctx.array_ops.assume_nonnegative(c)
         while n < num_elements:
-            result = lanes.combine(result, dtype(function(index(n), access.state(b, w, e, k), ctx.params(b, e))))
+            result = lanes.combine(result, dtype(function(index(n), ctx.access.state(b, w, e, k), ctx.params(b, e))))
             n = ctx.array_ops.assume_nonnegative(n + num_lanes)
         lanes.store(w, k, c, result)
 
@@ -302,13 +340,13 @@ def last_levels(w: Work, k: int) -> float:
 
 def count_element(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
     """Counts an element for which the function is true; for `all_of`, one for which it is false."""
-    if condition(w, k) and function(index(i), access.state(b, w, e, k), ctx.params(b, e)) != is_uncounted:
+    if condition(w, k) and function(index(i), ctx.access.state(b, w, e, k), ctx.params(b, e)) != is_uncounted:
         ctx.counters.increment(w.status, k, COUNTERS + counter)
 
 
 def element_value(b: Batch, w: Work, e: int, k: int, i: int) -> float:
     """Returns the value of element i."""
-    return f32(function(index(i), access.state(b, w, e, k), ctx.params(b, e))) + f32(0.0)  # The sum turns -0.0 into 0.0.
+    return f32(function(index(i), ctx.access.state(b, w, e, k), ctx.params(b, e))) + f32(0.0)  # The sum turns -0.0 into 0.0.
 
 
 def rank(value: float, i: int) -> int:
@@ -332,93 +370,18 @@ def rank_block(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> N
     ctx.counters.update_max_by_block(w.best_rank, 0, counter, rank(least, i))
 
 
-def _result_segment(access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction) -> Segment:
-    """The segment that writes the field of the result."""
-    counter = f"w.best_rank[k, {number}]" if reduction.kind == "argmin" else f"w.status[k, {COUNTERS + number}]"
-    result = {
-        "count": "counter",
-        "any": "counter != i32(0)",
-        "all": "counter == i32(0)",
-        "argmin": "i32((max_rank - counter) & index_mask) if counter else i32(-1)",
-    }[reduction.kind]
-    field = access.layout.scalar_columns[reduction.field].format("k")
-    source = "def write_result(b, w, e, k, clock):\n    if condition(w, k):\n"
-    source += f"        counter = {counter}\n        {field} = {result}\n"
-    scope = {"condition": condition, "i32": i32, "max_rank": MAX_RANK, "index_mask": INDEX_MASK}
-    return Segment(ENVS, inline_function(generate_function("write_result", source, **scope)))
-
-
-def _make_clear(
-    ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, target_set: str, condition: DeviceFunction
-) -> DeviceFunction:
-    """`clear(b, w, e, k, c, clock)`, which sets element c of the field to the result of no contribution."""
-    dtype = ctx.schema.array_fields[reduction.field].dtype
-    source = "def clear(b, w, e, k, c, clock):\n    if condition(w, k):\n"
-    source += f"        state(b, w, e, k).{reduction.field}[index(c)] = none\n"
-    scope = {"condition": condition, "state": access.state, "index": make_index(ctx, target_set)}
-    none = dtype(result_of_none(reduction.kind, dtype))
-    return inline_function(generate_function("clear", source, **scope, none=none))
-
-
-def _make_contribution(
-    ctx: MultiAgentContext,
-    access: StateAccess,
-    reduction: Reduction,
-    target_set: str,
-    condition: DeviceFunction,
-    update: DeviceFunction,
-) -> DeviceFunction:
-    """`contribute(b, w, e, k, i, clock)`, which updates the element to which element i contributes, if there is one."""
-    assert reduction.at is not None, "a scatter"
-    index = make_index(ctx, reduction.over)
-    source = "def contribute(b, w, e, k, i, clock):\n    if condition(w, k):\n"
-    source += "        s, p = state(b, w, e, k), params(b, e)\n        x = place_of(at(index(i), s, p))\n"
-    # A function that a kernel calls cannot return an array, so the field is named in the source.
-    source += f"        if x >= 0:\n            update(s.{reduction.field}, x, i, s, p)\n"
-    scope = {"condition": condition, "state": access.state, "params": ctx.params, "index": index}
-    scope |= {"place_of": _make_place(ctx.schema.sets[target_set]), "at": device_function(reduction.at)}
-    scope |= {"update": update}
-    return inline_function(generate_function("contribute", source, **scope))
-
-
-def _make_place(shape: tuple[int, ...]) -> DeviceFunction:
-    """`place(target)` -> the place of an index in a set of that `shape`, or -1 if the set has no such element."""
-    parts = ["target"] if len(shape) == 1 else [f"target[{axis}]" for axis in range(len(shape))]
-    inside = " and ".join(f"0 <= {part} < {size}" for part, size in zip(parts, shape, strict=True))
-    place = parts[0]
-    for part, size in zip(parts[1:], shape[1:], strict=True):
-        place = f"({place}) * {size} + {part}"
-    return inline_function(generate_function("place", f"def place(target):\n    return {place} if {inside} else -1\n"))
-
-
-def _make_update(ctx: MultiAgentContext, reduction: Reduction, values: dict[str, Any]) -> DeviceFunction:
-    """`update(array, x, i, s, p)`, which adds the contribution of element i to element x of the field."""
-    kind = reduction.kind
-    if kind == "argmin":
-        return bind(update_argmin, **values)
-    if kind in ("any", "all"):
-        return bind(update_flag, **values, flag=kind == "any")
-    values = values | {"atomic_update": ctx.array_ops.atomic_update("add" if kind in ("count", "sum") else kind)}
-    is_float = ctx.schema.array_fields[reduction.field].dtype is f32
-    return bind(update_count if kind == "count" else update_float if is_float else update_int, **values)
-
-
-def update_count(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
-    """Adds 1 if the function is true."""
-    if function(index(i), s, p):
-        atomic_update(array, x, i32(1))
-
-
-def update_int(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
-    """Adds an integer, or replaces an extremum."""
-    atomic_update(array, x, i32(function(index(i), s, p)))
-
-
-def update_float(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
-    """Replaces an extremum of floats, unless the value is nan."""
-    value = f32(f32(function(index(i), s, p)) + f32(0.0))  # The sum turns -0.0 into 0.0.
-    if value == value:
-        atomic_update(array, x, value)
+def update_number(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:
+    """Adds a number, or 1 if the function is true, or replaces an extremum, of floats unless the value is nan."""
+    value = function(index(i), s, p)
+    if is_count:
+        if value:
+            atomic_update(array, x, i32(1))
+    elif is_float:
+        number = f32(f32(value) + f32(0.0))  # The sum turns -0.0 into 0.0.
+        if number == number:
+            atomic_update(array, x, number)
+    else:
+        atomic_update(array, x, i32(value))
 
 
 def update_flag(array: SharedArray, x: int, i: int, s: EnvState, p: EnvParams) -> None:

@@ -8,38 +8,32 @@ Letters: e an env, k its index in the block, i an agent of the env, A agents per
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.dtypes import b1, f32, i32, i64
-from gpuvec.engine.compiler.functions import bind
+from gpuvec.engine.compiler.functions import bind, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, Work
+from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_stage, make_staged_action_reader
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.buffers import named_tuple
-from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, make_critic_schema
-from gpuvec.engine.multi_agent.context import MultiAgentContext, SharedCounters, every_env, make_context
+from gpuvec.engine.layout.declared_schema import CRITIC_OUTPUT, function_of_agents, make_critic_schema
+from gpuvec.engine.layout.params import make_param_readers
+from gpuvec.engine.layout.rng_streams import make_rng_streams
+from gpuvec.engine.layout.schema import PACKED_BUFFERS, MultiAgentSchema, as_multi_agent
+from gpuvec.engine.multi_agent.context import ActionReaders, MultiAgentContext, SharedCounters, every_env
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.neighbors import (
-    CellList,
-    KnnFunctions,
-    NeighborSearch,
-    make_cell_list,
-    make_knn,
-    make_neighbor_search,
-    search_segments,
-)
+from gpuvec.engine.multi_agent.neighbors import KnnFunctions, NeighborSearch, make_knn, make_neighbor_search, search_segments
 from gpuvec.engine.multi_agent.observation_stores import (
     ItemStore,
-    ObservationFeatures,
     RowItems,
     RowKernel,
     clear_list,
     direct_segments,
-    drain_segment,
-    ended_list_arrays,
+    drain_block,
     feature_values,
     fill_segments,
     final_item_segments,
@@ -48,55 +42,51 @@ from gpuvec.engine.multi_agent.observation_stores import (
     item_segment,
     lists_ended,
     make_block_stores,
-    make_image_store,
-    make_item_of_row,
     make_observation_features,
+    make_row_items,
     make_row_kernel,
     neighbors_of_block,
     self_of_agent,
     self_rows_segment,
-    staged_final_segments,
+    staged_final_neighbors,
+    staged_final_self,
     store_element,
     tile_elements,
 )
-from gpuvec.engine.multi_agent.phase_functions import reduction_segments, tree_work_arrays
+from gpuvec.engine.multi_agent.phase_functions import make_phase_element, reduction_segments, tree_work_arrays
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment, without_barriers_between_envs
 from gpuvec.engine.multi_agent.state_access import (
     COUNTERS,
-    StateAccess,
     WorkArrays,
     make_state_access,
     save_final_segments,
     set_copy_segments,
-    state_work_arrays,
 )
 from gpuvec.engine.multi_agent.step_segments import (
     check_end,
     end_env,
+    first_key,
     is_new_episode,
     is_running,
     is_waiting,
     load_agent,
     load_env,
-    load_state,
     mark_acting,
     mask_segments,
     metric_segments,
-    phase_segment,
     reset_env,
     run_in_reset,
-    save_final_agent,
+    run_phase,
     score_agent,
     stage_action_segments,
     start_agent,
-    start_episode,
     start_segments,
+    step_key,
     step_values,
-    store_agent,
-    store_env,
     store_turn,
 )
-from gpuvec.phases import Reduction
+from gpuvec.phases import ByRole, Reduction
+from gpuvec.spec import SingleAgentEnv
 
 
 class Program(NamedTuple):
@@ -118,16 +108,13 @@ class _Parts(NamedTuple):
     """The functions that the segments of one context are composed of."""
 
     ctx: MultiAgentContext
-    access: StateAccess
     values: dict[str, Any]  # of `step_values`, for `bind`
     is_ended: DeviceFunction  # `is_new_episode` of `step`, compiled
-    features: ObservationFeatures  # if spaces are by role, those of the first one, of which only `episode_time` is used
     blocks: list[ItemStore]
     # The items of rows that are stored item by item in the first kernel: images, or the rows of each role.
     row_items: list[RowItems]
     critic: RowItems | None  # the observations of a critic
     knn: KnnFunctions | None
-    cell_list: CellList | None
     set_loads: list[Segment]  # of a reset and of a step: copy the fields of sets to shared memory
 
 
@@ -147,134 +134,173 @@ def make_program(
         counters: the device's operations on counters that the threads of a block share.
         launch: the shape of the launches, or `CPU_LAUNCH`.
     """
-    ctx = make_context(spec, ops, array_ops, counters, launch)
-    access = make_state_access(ctx)
-    features = make_observation_features(ctx.parts[0])
-    knn = make_knn(ctx, ctx.schema.search) if ctx.schema.search is not None else None
-    blocks = [] if ctx.role_contexts else make_block_stores(ctx, features)
-    row_items = _row_items(ctx)
-    values = step_values(ctx, access)
-    is_ended = bind(is_new_episode, **values)
-    set_loads = set_copy_segments(ctx, access.layout, is_load=True)
-    critic, cell_list = _critic_items(ctx), make_cell_list(ctx)
-    parts = _Parts(ctx, access, values, is_ended, features, blocks, row_items, critic, knn, cell_list, set_loads)
-    arrays, ends = _work_arrays(parts), _episode_end_segments(parts) if ctx.same_step else []
-    if blocks and not row_items:  # The kernel that only writes observations stores rows with blocks item by item.
-        row_items = [RowItems(ctx, features, make_item_of_row(ctx, features, blocks))]
+    ctx = _make_context(spec, ops, array_ops, counters, launch)
+    knn = make_knn(ctx)
+    by_item = bool(ctx.role_contexts) or ctx.schema.obs.is_image
+    critic_schema, values = make_critic_schema(ctx.env, ctx.schema), step_values(ctx)
+    parts = _Parts(
+        ctx,
+        values,
+        is_ended=bind(is_new_episode, **values),
+        blocks=[] if by_item else make_block_stores(ctx),
+        row_items=[make_row_items(part) for part in ctx.parts] if by_item else [],
+        critic=None if critic_schema is None else make_row_items(_with_features(ctx, critic_schema)),
+        knn=knn,
+        set_loads=set_copy_segments(ctx, is_load=True),
+    )
+    arrays, ends = _work_arrays(parts), _episode_end_segments(parts) if ctx.options.same_step else []
     return Program(
         work=named_tuple("Work", tuple(arrays)),
         arrays=arrays,
-        aligned_arrays=access.layout.arrays_with_words | {"tile"},
+        aligned_arrays=ctx.access.layout.arrays_with_words | {"tile"},
         reset=tuple(_reset_segments(parts)),
         step=without_barriers_between_envs(_step_segments(parts), ctx.num_agents, is_synchronised=False, next_unit=ENVS),
         check_end=Segment(ENVS, bind(check_end, **values)),
         episode_end=without_barriers_between_envs(ends, ctx.num_agents, is_synchronised=True, next_unit=AGENTS),
         finish=tuple(_finish_segments(parts)),
-        row_kernel=make_row_kernel(ctx, access, features, row_items),
-        search=make_neighbor_search(ctx, access, knn, cell_list) if knn is not None and launch.split else None,
+        row_kernel=make_row_kernel(ctx),
+        search=make_neighbor_search(ctx, knn) if knn is not None and launch.split else None,
     )
 
 
-def _row_items(ctx: MultiAgentContext) -> list[RowItems]:
-    """The items of rows of each role, or of images; empty for the features of agents with equal spaces."""
-    items = []
-    for part in ctx.parts:
-        if not ctx.role_contexts and not part.schema.obs.is_image:
-            return []
-        features = make_observation_features(part)
-        is_image = part.schema.obs.is_image
-        store = make_image_store(part) if is_image else make_item_of_row(part, features, make_block_stores(part, features))
-        items.append(RowItems(part, features, store))
-    return items
+def _with_features(ctx: MultiAgentContext, schema: MultiAgentSchema) -> MultiAgentContext:
+    """The context with another schema, and the features of its observation."""
+    ctx = replace(ctx, schema=schema)
+    return replace(ctx, features=make_observation_features(ctx))
 
 
-def _critic_items(ctx: MultiAgentContext) -> RowItems | None:
-    """The items of rows of the critic's observations; None if the environment does not declare them."""
-    schema = make_critic_schema(ctx.env, ctx.schema)
-    if schema is None:
-        return None
-    part = dataclasses.replace(ctx, schema=schema)
-    features = make_observation_features(part)
-    return RowItems(part, features, make_item_of_row(part, features, make_block_stores(part, features)))
+def _make_context(
+    spec: KernelSpec, ops: MemoryOps, array_ops: ArrayOps, counters: SharedCounters, launch: MultiAgentLaunch
+) -> MultiAgentContext:
+    """The context of an environment; arguments as of `make_program`."""
+    assert isinstance(spec.schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
+    env = as_multi_agent(spec.env) if isinstance(spec.env, SingleAgentEnv) else spec.env
+    readers = make_param_readers(env, spec.options, ops, array_ops)
+    ctx = MultiAgentContext(env, spec.schema, spec.options, launch, ops, array_ops, counters, *readers, make_rng_streams(ops))
+    ctx = replace(ctx, access=make_state_access(ctx))
+    if not spec.schema.role_schemas:
+        store_component = (
+            make_long_action_stage(spec.schema.action_space, spec.schema.action) if spec.schema.action.is_long else None
+        )
+        global_readers = make_action_reader(spec.schema.action_space, spec.schema.action, spec.options, ops)
+        staged_readers = make_staged_action_reader(spec.schema.action_space, spec.schema.action, spec.options, ops)
+        actions = ActionReaders(*global_readers, *staged_readers, store_component)
+        return _with_features(replace(ctx, actions=actions), spec.schema)
+    names = ("reward", "terminated", "active")
+    functions = {name: function_of_agents(getattr(env, name), name, spec.schema.roles, array_ops) for name in names}
+    ctx = replace(ctx, env=replace(env, **functions))
+    roles = tuple(_make_role_context(ctx, part, number) for number, part in enumerate(spec.schema.parts))
+    # The readers of all agents, of which only `report_invalid_action` exists.
+    source = f"def report_invalid_action(b, v):\n    e, i = divmod_u32(v, {ctx.num_agents})\n"
+    scope = {"divmod_u32": array_ops.divmod_u32}
+    for role in roles:
+        scope[f"report{role.schema.suffix}"] = role.actions.report_invalid_action
+        source += f"    if {role.schema.first_agent} <= i < {role.schema.first_agent + role.num_agents}:\n"
+        source += f"        report{role.schema.suffix}(b, e * {role.num_agents} + i - {role.schema.first_agent})\n"
+    report = inline_function(generate_function("report_invalid_action", source, **scope))
+    return replace(ctx, role_contexts=roles, actions=ActionReaders(None, report))
+
+
+def _make_role_context(ctx: MultiAgentContext, schema: MultiAgentSchema, number: int) -> MultiAgentContext:
+    """The context of the role with that number, whose agents have their own observations, actions and masks."""
+    dtypes = ctx.options.action_dtype
+    dtype = dtypes[number] if isinstance(dtypes, tuple) else schema.action.dtype  # A reset reads no actions.
+    options = ctx.options._replace(action_dtype=dtype)
+    row = f"u // {schema.num_agents} * {ctx.num_agents} + {schema.first_agent} + u % {schema.num_agents}"
+    readers = make_action_reader(schema.action_space, schema.action, options, ctx.ops, schema.suffix, f"({row})")
+    allowed = ctx.env.allowed.of(schema.role) if isinstance(ctx.env.allowed, ByRole) else None
+    ctx = replace(ctx, env=replace(ctx.env, allowed=allowed), options=options, actions=ActionReaders(*readers))
+    return _with_features(ctx, schema)
 
 
 def _work_arrays(parts: _Parts) -> WorkArrays:
     """The arrays that the threads of a block share in the first kernel."""
-    ctx, launch = parts.ctx, parts.ctx.launch
-    rows, counters = launch.envs_per_block + ctx.num_final_copies, ctx.num_counters
-    arrays: WorkArrays = {"status": (i32, (rows, COUNTERS + counters))}
-    arrays |= state_work_arrays(ctx, parts.access.layout)
-    agents = launch.envs_per_block * ctx.num_agents
+    ctx = parts.ctx
+    rows, agents = ctx.launch.envs_per_block + ctx.num_final_copies, ctx.launch.envs_per_block * ctx.num_agents
+    arrays: WorkArrays = {"status": (i32, (rows, COUNTERS + ctx.num_counters))}
+    dtypes = list(ctx.schema.scalar_fields.values())
+    for dtype, name in PACKED_BUFFERS.items():
+        if dtype in dtypes:
+            arrays[f"scalar_{name}"] = (dtype, (rows, dtypes.count(dtype)))
+    arrays |= {PACKED_BUFFERS[dtype]: (dtype, (size,)) for dtype, size in ctx.access.layout.sizes.items()}
     if ctx.stages_actions:
         arrays["actions"] = (ctx.schema.action.dtype, (agents * max(1, ctx.schema.action.components),))
     if ctx.stages_active:
         arrays["was_active"] = (b1, (agents,))
     arrays |= tree_work_arrays(ctx)
-    arrays |= ended_list_arrays(ctx) if _final_items(parts) else {}
-    if parts.cell_list is not None and not launch.split:
-        arrays |= parts.cell_list.arrays
-    if launch.tile_rows and not launch.split:
-        arrays["tile"] = (f32, (tile_elements(launch.tile_rows, ctx.schema.num_features),))
-    arrays["best_rank"] = (i64, (launch.envs_per_block, max(1, counters)))
+    if lists_ended(ctx) and _final_items(parts):  # the number of envs whose episode ended, and then these envs
+        arrays["ended"] = (i32, (1 + ctx.launch.envs_per_block,))
+    if not ctx.launch.split and parts.knn is not None and parts.knn.cell_list is not None:
+        arrays |= parts.knn.cell_list.arrays
+    if ctx.launch.tile_rows and not ctx.launch.split:
+        arrays["tile"] = (f32, (tile_elements(ctx.launch.tile_rows, ctx.schema.num_features),))
+    arrays["best_rank"] = (i64, (ctx.launch.envs_per_block, max(1, ctx.num_counters)))
     return arrays
 
 
 def _reset_segments(parts: _Parts) -> list[Segment]:
     """The segments of a reset, up to `finish`."""
-    ctx, values, stages = parts.ctx, parts.values, parts.ctx.launch.stage_state
-    segments = [Segment(ENVS, bind(reset_env, **values), barrier=not stages, takes_request=True), *parts.set_loads]
-    if stages:
-        segments.append(Segment(AGENTS, bind(load_state, **values)))
+    ctx = parts.ctx
+    resets = Segment(ENVS, bind(reset_env, **parts.values), barrier=not ctx.launch.stage_state, takes_request=True)
+    segments = [resets, *parts.set_loads]
+    if ctx.launch.stage_state:
+        segments.append(Segment(AGENTS, ctx.access.load_to_shared))
     if ctx.reset_phases:
-        return segments + start_segments(ctx, parts.access, values, parts.is_ended, in_reset=True)
-    return [*segments, Segment(AGENTS, bind(run_in_reset, **values, element=start_agent), takes_request=True)]
+        return segments + start_segments(ctx, parts.values, parts.is_ended, in_reset=True)
+    return [*segments, Segment(AGENTS, bind(run_in_reset, **parts.values, element=start_agent), takes_request=True)]
 
 
 def _start_segments(parts: _Parts, condition: Callable[..., Any]) -> list[Segment]:
     """The segments that save last states and write first states in a step, in envs for which `condition(w, k)` is true."""
     ctx, values = parts.ctx, parts.values | {"condition": condition}
+    saves_final = ctx.launch.split and ctx.options.same_step  # for the kernel that writes final observations
     if not ctx.reset_phases:
-        return [Segment(AGENTS, bind(start_episode, **values))]
+        start = bind(run_phase, **values, element=start_agent, key_of=first_key, saves_final=saves_final)
+        return [Segment(AGENTS, start)]
     starts = bind(condition, **values)
     segments = []
-    if ctx.launch.split and ctx.same_step:
-        segments += [*save_final_segments(ctx, parts.access, starts), Segment(AGENTS, bind(save_final_agent, **values))]
-    return segments + start_segments(ctx, parts.access, values, starts, in_reset=False)
+    if saves_final:
+        save_agent = bind(run_phase, **values, element=ctx.access.save_final, key_of=first_key)
+        segments += [*save_final_segments(ctx, starts), Segment(AGENTS, save_agent)]
+    return segments + start_segments(ctx, values, starts, in_reset=False)
 
 
 def _step_segments(parts: _Parts) -> list[Segment]:
     """The segments of a step, up to `check_end`."""
-    ctx, access, values, set_loads = parts.ctx, parts.access, parts.values, parts.set_loads
+    ctx = parts.ctx
+    set_loads = parts.set_loads
     if set_loads and ctx.env.active is not None and not ctx.schema.roles.keys().isdisjoint(ctx.schema.field_sets.values()):
         # `active` may read an agent's element of a field of its role, which another thread loads.
         set_loads = [*set_loads[:-1], set_loads[-1]._replace(barrier=True)]
     segments = [
-        Segment(ENVS, bind(load_env, **values), barrier=False),
+        Segment(ENVS, bind(load_env, **parts.values), barrier=False),
         *([Segment(BLOCK, bind(clear_list), barrier=False)] if lists_ended(ctx) and _final_items(parts) else []),
         *set_loads,
-        *stage_action_segments(ctx, values),
-        Segment(AGENTS, bind(load_agent, **values)),
+        *stage_action_segments(ctx, parts.values),
+        Segment(AGENTS, bind(load_agent, **parts.values)),
     ]
     if ctx.env.to_move is not None:
-        segments.append(Segment(AGENTS, bind(mark_acting, **values)))
-    if ctx.next_step:
+        segments.append(Segment(AGENTS, bind(mark_acting, **parts.values)))
+    if ctx.options.next_step:
         segments += _start_segments(parts, is_waiting)
     for number, phase in enumerate(ctx.env.phases):
         if isinstance(phase, Reduction):
-            segments += reduction_segments(ctx, access, phase, ctx.counter_of_phase(number), bind(is_running, **values))
+            is_running_env = bind(is_running, **parts.values)
+            segments += reduction_segments(ctx, phase, ctx.counter_of_phase(number), is_running_env)
         else:
-            segments.append(phase_segment(ctx, access, values, phase))
-    segments += metric_segments(ctx, access, values)
-    return [*segments, Segment(AGENTS, bind(score_agent, **values))]
+            unit, count, element = make_phase_element(ctx, phase, has_action=True)
+            run = bind(run_phase, **parts.values, condition=is_running, key_of=step_key, element=element)
+            segments.append(Segment(unit, run, num_elements=count))
+    return [*segments, *metric_segments(ctx, parts.values), Segment(AGENTS, bind(score_agent, **parts.values))]
 
 
 def _before_observations(parts: _Parts, condition: DeviceFunction, number: int) -> list[Segment]:
     """The segments of the reduction or search before observations; `number` is 0 for final observations, 1 for all others."""
     ctx = parts.ctx
     if ctx.observed_reduction is not None:
-        return reduction_segments(ctx, parts.access, ctx.observed_reduction, ctx.observed_counter(number), condition)
+        return reduction_segments(ctx, ctx.observed_reduction, ctx.observed_counter(number), condition)
     if parts.knn is not None and not ctx.launch.split:
-        return search_segments(ctx, parts.access, parts.knn, parts.cell_list, condition)
+        return search_segments(ctx, parts.knn, condition)
     return []
 
 
@@ -283,7 +309,7 @@ def _final_items(parts: _Parts) -> list[tuple[RowItems, str]]:
     items = [] if parts.critic is None else [(parts.critic, CRITIC_OUTPUT)]
     if parts.ctx.launch.split:
         return items
-    blocks = (RowItems(parts.ctx, parts.features, block) for block in parts.blocks)
+    blocks = (RowItems(parts.ctx, block) for block in parts.blocks)
     return items + [(rows, "obs") for rows in parts.row_items or blocks]
 
 
@@ -291,46 +317,47 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     """The segments that write final observations and start the next episodes."""
     ctx, stages_final = parts.ctx, parts.ctx.num_final_copies > 0
     segments = _before_observations(parts, parts.is_ended, 0)
-    segments += final_item_segments(ctx, parts.access, parts.is_ended, _final_items(parts))
+    segments += final_item_segments(ctx, parts.is_ended, _final_items(parts))
     if not ctx.launch.split and not parts.row_items and not stages_final:
-        values = feature_values(ctx, parts.access, parts.features)
-        segments += direct_segments(values, final_neighbors_of_block, Segment(AGENTS, final_self_of_agent))
+        segments += direct_segments(feature_values(ctx), final_neighbors_of_block, Segment(AGENTS, final_self_of_agent))
     starts = _start_segments(parts, is_new_episode)
     segments.append(Segment(ENVS, bind(end_env, **parts.values), barrier=bool(ctx.reset_phases)))
     segments += [*starts[:-1], starts[-1]._replace(barrier=not stages_final)]
-    return segments + (staged_final_segments(feature_values(ctx, parts.access, parts.features)) if stages_final else [])
+    if not stages_final:
+        return segments
+    # Final observations are written from copies of the states, while the first warp starts the next episodes.
+    first_thread = 32 if ctx.launch.threads_per_block > 32 else 0
+    copies = feature_values(ctx) | {"first_thread": first_thread, "first_copy": ctx.num_final_copies}
+    return segments + direct_segments(copies, staged_final_neighbors, Segment(BLOCK, staged_final_self))
 
 
 def _finish_segments(parts: _Parts) -> list[Segment]:
     """The segments that write observations, and the state to its buffers."""
-    ctx, access = parts.ctx, parts.access
+    ctx = parts.ctx
     segments = _before_observations(parts, every_env, 1)
-    if not ctx.launch.split:
-        segments += _observation_segments(parts)
+    # By items, by a tile with all rows of the block, by a tile in several rounds, or directly
+    if parts.row_items and not ctx.launch.split:
+        segments += [item_segment(part, "obs") for part in parts.row_items]
+    elif ctx.tile_holds_block:
+        segments += fill_segments(feature_values(ctx))
+    elif not ctx.launch.split and ctx.launch.tile_rows and ctx.schema.has_only_self_features:
+        segments.append(self_rows_segment(feature_values(ctx)))
+    elif not ctx.launch.split:
+        values = feature_values(ctx)
+        for block in parts.blocks:
+            store = bind(store_element, **values, items=block)
+            segments.append(Segment(AGENTS, store, barrier=False, num_elements=block.items_per_row))
+        segments += direct_segments(values, neighbors_of_block, Segment(AGENTS, self_of_agent, barrier=False))
     if parts.critic is not None:
-        segments.append(item_segment(access, parts.critic, CRITIC_OUTPUT))
+        segments.append(item_segment(parts.critic, CRITIC_OUTPUT))
     segments += [segment for part in ctx.parts for segment in mask_segments(part, parts.values)]
     if ctx.env.to_move is not None:
         segments.append(Segment(ENVS, bind(store_turn, **parts.values), barrier=False))
-    segments.append(Segment(ENVS, bind(store_env, **parts.values), barrier=False))
+    segments.append(Segment(ENVS, ctx.access.store_scalars, barrier=False))
     if ctx.launch.stage_state:
-        segments.append(Segment(AGENTS, bind(store_agent, **parts.values), barrier=False))
-        segments += set_copy_segments(ctx, access.layout, is_load=False)
-    return segments + ([drain_segment(feature_values(ctx, access, parts.features))] if ctx.tile_holds_block else [])
-
-
-def _observation_segments(parts: _Parts) -> list[Segment]:
-    """The segments that write observations: by a tile with all rows of the block, by a tile in several rounds, or directly."""
-    ctx, access = parts.ctx, parts.access
-    if parts.row_items:
-        return [item_segment(access, part, "obs") for part in parts.row_items]
-    values = feature_values(ctx, access, parts.features)
+        segments.append(Segment(AGENTS, ctx.access.store_to_global, barrier=False))
+        segments += set_copy_segments(ctx, is_load=False)
     if ctx.tile_holds_block:
-        return fill_segments(values)
-    if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
-        return [self_rows_segment(values)]
-    segments = [
-        Segment(AGENTS, bind(store_element, **values, items=block), barrier=False, num_elements=block.items_per_row)
-        for block in parts.blocks
-    ]
-    return segments + direct_segments(values, neighbors_of_block, Segment(AGENTS, self_of_agent, barrier=False))
+        drain = bind(drain_block, **feature_values(ctx), tile_threads=ctx.launch.threads_per_block)
+        segments.append(Segment(BLOCK, drain, barrier=False))
+    return segments

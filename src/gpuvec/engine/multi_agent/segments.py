@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuvec.engine.compiler.functions import inline_function
-from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
+from gpuvec.engine.compiler.types import DeviceFunction
 
 ENVS, AGENTS, BLOCK = range(3)
 MIN_BUSY_SHARE = 0.9  # of the threads in a loop in which each keeps the number of its element
@@ -19,9 +18,9 @@ class Segment(NamedTuple):
     """A part of a kernel that threads run without waiting for each other.
 
     The arguments of its function are the batch `b`, the work `w`, those of its unit, the `clock` of this step, and the request
-    `r` of a reset if `takes_request`. A unit of ENVS is (e, k), an env and its index in the block; of AGENTS it is (e, k, i),
-    with an agent or an element of another set; of BLOCK it is (e0, m, thread): the first env of the block,
-    the number of its envs, and the thread.
+    `r` of a reset if `takes_request`. A unit of AGENTS is (e, k, i): an env, its index in the block, and an agent or an element
+    of another set. A unit of ENVS is (e, k, 0), that of BLOCK is (e0, m, thread): the first env of the block, the number of its
+    envs, and the thread.
     """
 
     unit: int  # ENVS, AGENTS or BLOCK: the function is called for each env, for each agent, or once by each thread
@@ -73,7 +72,8 @@ def without_barriers_between_envs(
         next_unit: the unit of the segment that follows them.
     """
     if num_agents == 1:
-        segments = [_by_env(segment) for segment in segments]
+        is_one = [s.unit == AGENTS and not s.num_elements and s.after_round is None for s in segments]
+        segments = [s._replace(unit=ENVS) if one else s for s, one in zip(segments, is_one, strict=True)]
     results, units = [], [*(segment.unit for segment in segments), next_unit]
     has_barrier_to_come = False  # of a segment before, which no barrier has followed so far
     for segment, following_unit in zip(segments, units[1:], strict=True):
@@ -85,19 +85,6 @@ def without_barriers_between_envs(
         results.append(segment._replace(barrier=has_barrier))
         is_synchronised = is_separate or has_barrier
     return tuple(results)
-
-
-def _by_env(segment: Segment) -> Segment:
-    """A segment of agents as one of envs that have one agent; segments of other elements are returned as they are."""
-    if segment.unit != AGENTS or segment.num_elements or segment.after_round is not None:
-        return segment
-    function = segment.function
-
-    @inline_function
-    def run(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-        function(b, w, e, k, 0, clock)
-
-    return segment._replace(unit=ENVS, function=run)
 
 
 def envs_per_round(threads: int, elements: int) -> int:
@@ -128,30 +115,26 @@ def segment_source(segment: Segment, name: str, block: BlockShape, margin: str) 
     if segment.unit == BLOCK:
         lines = [call.format("e0, m, thread")]
     elif segment.unit == ENVS:
-        lines = [f"if {block.has_env}:", "    " + call.format(f"e0 + {block.env}, {block.env}")]
+        lines = [f"if {block.has_env}:", "    " + call.format(f"e0 + {block.env}, {block.env}, 0")]
     elif segment.after_round is not None:
-        lines = _rounds(call, name, block)
+        # Each thread has one agent of an env in an iteration of the loop.
+        assert block.envs == 1, "rounds are over the agents of one env"
+        u = f"u_{name}"
+        lines = [
+            f"{u} = assume_nonnegative(0)",
+            f"while {u} < {block.agents}:",
+            f"    if {u} + thread < {block.agents}:",
+            "        " + call.format(f"e0, 0, assume_nonnegative({u} + thread)"),
+            "    barrier()",
+            f"    {name}_after_round(b, w, e0, {u}, thread, clock)",
+            "    barrier()",
+            f"    {u} = assume_nonnegative({u} + {block.threads})",
+        ]
     else:
         lines = _agent_loop(call, name, block)
     if segment.barrier:
         lines.append("barrier()")
     return "".join(f"{margin}{line}\n" for line in lines)
-
-
-def _rounds(call: str, name: str, block: BlockShape) -> list[str]:
-    """Lines of a loop in which each thread has one agent of an env, and which calls `after_round` after each iteration."""
-    assert block.envs == 1, "rounds are over the agents of one env"
-    u = f"u_{name}"
-    return [
-        f"{u} = assume_nonnegative(0)",
-        f"while {u} < {block.agents}:",
-        f"    if {u} + thread < {block.agents}:",
-        "        " + call.format(f"e0, 0, assume_nonnegative({u} + thread)"),
-        "    barrier()",
-        f"    {name}_after_round(b, w, e0, {u}, thread, clock)",
-        "    barrier()",
-        f"    {u} = assume_nonnegative({u} + {block.threads})",
-    ]
 
 
 def _agent_loop(call: str, name: str, block: BlockShape) -> list[str]:

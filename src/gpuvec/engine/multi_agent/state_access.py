@@ -11,13 +11,12 @@ flow. Letters: e an env, k its index in the block, c the number of an element of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuvec.engine.compiler.block_copies import REGISTERS_IN_FLIGHT, BlockCopy, CopyLaunch, WordType
-from gpuvec.engine.compiler.functions import call_source, device_function, generate_function, inline_function
+from gpuvec.engine.compiler.functions import bind, call_source, device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, Work
 from gpuvec.engine.layout.buffers import MAX_WORD_BYTES, Buffer, max_word_bytes
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
@@ -49,35 +48,16 @@ class PackedField(NamedTuple):
 
 
 class StateLayout(NamedTuple):
-    """The locations of fields with elements for each agent, and of scalars."""
+    """The locations of fields with several elements, and of scalars."""
 
-    arrays: dict[str, Buffer]  # all fields with elements for each agent
     searched: tuple[str, ...]  # fields that the first kernel's search fills before every observation
     staged: dict[str, Buffer]  # fields in shared memory
     changing: dict[str, Buffer]  # fields of the agents that a step may change and the next step reads
-    set_fields: dict[str, Buffer]  # fields of other sets, all of which a step may change
     offsets: dict[str, int]  # {staged field: its first element in the array of its dtype}
     sizes: dict[DType, int]  # {dtype: number of elements of its array}
     packed: dict[str, PackedField]  # fields that share a buffer with others
     scalar_columns: dict[str, str]  # {scalar: source of its element, with {} for the index of the env in the block}
-    num_final_copies: int  # number of copies of final states, which follow the states of the envs
-
-    @property
-    def arrays_with_words(self) -> frozenset[str]:
-        """The arrays of the work that threads access in words of up to `MAX_WORD_BYTES`, to which they must be aligned."""
-        return frozenset(PACKED_BUFFERS[b.dtype] for k, b in self.staged.items() if k in self.set_fields)
-
-    @property
-    def loaded(self) -> dict[str, Buffer]:
-        """The staged fields of the agents that a kernel loads when it begins."""
-        return {k: b for k, b in self.staged.items() if k not in self.searched and k not in self.set_fields}
-
-    def staged_views(self) -> dict[str, str]:
-        """Returns {staged field: source of a view of its elements for env `k` of the block}."""
-        return {
-            name: f"subarray_{name}(w.{PACKED_BUFFERS[b.dtype]}, {self.offsets[name]} + k * {int(np.prod(b.shape))})"
-            for name, b in self.staged.items()
-        }
+    arrays_with_words: frozenset[str]  # arrays of the work that threads access in words of `MAX_WORD_BYTES`, their alignment
 
 
 def make_state_layout(ctx: MultiAgentContext) -> StateLayout:
@@ -95,39 +75,20 @@ def make_state_layout(ctx: MultiAgentContext) -> StateLayout:
             sizes[b.dtype] = -(-sizes[b.dtype] // word) * word
         offsets[name] = sizes[b.dtype]
         sizes[b.dtype] += num_states * int(np.prod(b.shape))
+    columns: dict[str, str] = {}  # each scalar is a column of the array of its dtype
+    dtypes = list(ctx.schema.scalar_fields.values())
+    for number, (name, dtype) in enumerate(ctx.schema.scalar_fields.items()):
+        columns[name] = f"w.scalar_{PACKED_BUFFERS[dtype]}[{{}}, {dtypes[:number].count(dtype)}]"
     return StateLayout(
-        arrays=ctx.schema.array_fields,
         searched=searched,
         staged=staged,
         changing={k: b for k, b in ctx.schema.agent_fields.items() if k in own and k not in (*searched, *ENGINE_FIELDS)},
-        set_fields=ctx.schema.set_fields,
         offsets=offsets,
         sizes={dtype: size for dtype, size in sizes.items() if size},
         packed={k: PackedField(name, len(ks), ks.index(k)) for name, ks in ctx.schema.packed_fields.items() for k in ks},
-        scalar_columns=_scalar_columns(ctx.schema.scalar_fields),
-        num_final_copies=ctx.num_final_copies,
+        scalar_columns=columns,
+        arrays_with_words=frozenset(PACKED_BUFFERS[b.dtype] for k, b in staged.items() if k in ctx.schema.set_fields),
     )
-
-
-def state_work_arrays(ctx: MultiAgentContext, layout: StateLayout) -> WorkArrays:
-    """Returns the arrays of the work that hold the state of a context `ctx` with that `layout`."""
-    num_states = ctx.launch.envs_per_block + layout.num_final_copies
-    dtypes = list(ctx.schema.scalar_fields.values())
-    arrays: WorkArrays = {
-        f"scalar_{name}": (dtype, (num_states, dtypes.count(dtype)))
-        for dtype, name in PACKED_BUFFERS.items()
-        if dtype in dtypes
-    }
-    return arrays | {PACKED_BUFFERS[dtype]: (dtype, (size,)) for dtype, size in layout.sizes.items()}
-
-
-def _scalar_columns(scalars: dict[str, DType]) -> dict[str, str]:
-    """{scalar: source of its element}. Each scalar is a column of the array of its dtype."""
-    columns = {}
-    for number, (name, dtype) in enumerate(scalars.items()):
-        column = sum(other is dtype for other in list(scalars.values())[:number])
-        columns[name] = f"w.scalar_{PACKED_BUFFERS[dtype]}[{{}}, {column}]"
-    return columns
 
 
 # The source of a random row of the reset pool. `key` is that of a reset, so that all fields come from one row.
@@ -146,11 +107,11 @@ class StateAccess(NamedTuple):
     from_global: DeviceFunction  # from_global(b, e) -> the state in global memory, for the other kernels
     load_final: DeviceFunction  # load_final(b, e) -> the last state of an episode that ended in this step, in global memory
     current_or_final: DeviceFunction  # current_or_final(b, e, is_final) -> one of the two above
-    load_to_shared: DeviceFunction  # load_to_shared(b, w, e, k, i): loads agent i's elements from global memory
-    store_to_global: DeviceFunction  # store_to_global(b, w, e, k, i): stores agent i's elements to global memory
+    load_to_shared: DeviceFunction  # of a segment of AGENTS: loads agent i's elements from global memory
+    store_to_global: DeviceFunction  # of a segment of AGENTS: stores agent i's elements to global memory
     load_scalars: DeviceFunction  # load_scalars(b, w, e, k): loads them from global memory
-    store_scalars: DeviceFunction  # store_scalars(b, w, e, k): stores them to global memory
-    save_final: DeviceFunction  # save_final(b, w, e, k, i): saves agent i's elements for `load_final`
+    store_scalars: DeviceFunction  # of a segment of ENVS: stores them to global memory
+    save_final: DeviceFunction  # save_final(b, w, e, k, i, key, p): saves agent i's elements for `load_final`
     save_final_scalars: DeviceFunction  # save_final_scalars(b, w, e, k): saves the scalars for `load_final`
     clear_scalars: DeviceFunction  # clear_scalars(w, k): sets the scalars to 0
     stage_copy: DeviceFunction  # stage_copy(w, k, i): copies agent i's elements to index k + num_final_copies
@@ -188,23 +149,24 @@ class _FieldFunctions:
         fields = [values[name] for name in self.ctx.env.state._fields]
         return self.function(name, arguments, [f"return {call_source('State', fields)}"])
 
-    def global_state(self, name: str, arguments: str, buffer: Callable[[str, str], str]) -> DeviceFunction:
+    def global_state(self, name: str, arguments: str, address: str) -> DeviceFunction:
         """The function that returns a state in global memory.
 
-        `buffer` returns the source of an address, from the names of the buffers of current and of final states.
+        `address` is the source of an address, with {current} and {final} for the names of the buffers.
         """
         schema = self.ctx.schema
-        scalars = {k: f"t_{k}(0)" for k in schema.scalar_fields}
-        scalars |= {k: f"load({buffer(f'state_{k}', f'final_state_{k}')}, e, t_{k})" for k in schema.stored_scalars}
-        return self.state_function(name, arguments, self.global_views(buffer) | scalars)
+        buffers = {k: address.format(current=f"state_{k}", final=f"final_state_{k}") for k in schema.stored_scalars}
+        scalars = {k: f"load({buffers[k]}, e, t_{k})" if k in buffers else f"t_{k}(0)" for k in schema.scalar_fields}
+        return self.state_function(name, arguments, self.global_views(address) | scalars)
 
-    def global_views(self, buffer: Callable[[str, str], str]) -> dict[str, str]:
-        """{field: source of a view of its elements of env e}, in global memory; `buffer` as for `global_state`."""
-        arrays = self.layout.arrays
-        views = {k: f"view_{k}({buffer(f'state_{k}', f'final_state_{k}')}, e, t_{k})" for k, b in arrays.items()}
+    def global_views(self, address: str) -> dict[str, str]:
+        """{field: source of a view of its elements of env e}, in global memory; `address` as for `global_state`."""
+        addresses = {k: address.format(current=f"state_{k}", final=f"final_state_{k}") for k in self.ctx.schema.array_fields}
+        views = {k: f"view_{k}({source}, e, t_{k})" for k, source in addresses.items()}
         for field, (name, num_fields, number) in self.layout.packed.items():
-            address = buffer(name, name if field in ENGINE_FIELDS else f"final_{name}")  # The engine's fields never change.
-            views[field] = f"view_{field}({address}, e * {num_fields} + {number}, t_{field})"
+            # The engine's fields never change.
+            source = address.format(current=name, final=name if field in ENGINE_FIELDS else f"final_{name}")
+            views[field] = f"view_{field}({source}, e * {num_fields} + {number}, t_{field})"
         return views
 
     def each_element(self, fields: dict[str, Buffer], template: str, from_pool: bool = False) -> list[str]:
@@ -230,7 +192,7 @@ class _FieldFunctions:
             index, agent = (f"{name} * {width}" if width > 1 else name for name in (f"v{num_fields}", "u"))
             for column in range(width):
                 offset = self.layout.offsets.get(field, 0) + column
-                copy_offset = offset + self.layout.num_final_copies * self.num_agents * width
+                copy_offset = offset + self.ctx.num_final_copies * self.num_agents * width
                 lines.append(
                     template.format(
                         field=field,
@@ -247,86 +209,69 @@ class _FieldFunctions:
 
 # Sources of the address of a buffer. They select between addresses, not between views: the compiler would not know whether a
 # selected view is in global or in shared memory.
-
-
-def _current(current: str, final: str) -> str:
-    """The address of current elements."""
-    return f"b.{current}"
-
-
-def _final(current: str, final: str) -> str:
-    """The address of final elements."""
-    return f"b.{final}"
-
-
-def _current_or_final(current: str, final: str) -> str:
-    """The address of final elements if `is_final`, else of current ones."""
-    return f"(b.{final} if is_final else b.{current})"
+CURRENT, FINAL, CURRENT_OR_FINAL = "b.{current}", "b.{final}", "(b.{final} if is_final else b.{current})"
 
 
 def make_state_access(ctx: MultiAgentContext) -> StateAccess:
     """Compiles the functions for the launch of a context `ctx`."""
     layout = make_state_layout(ctx)
     generator = _FieldFunctions(ctx, layout)
-    function, each_element = generator.function, generator.each_element
-    loaded, changing, columns = layout.loaded, layout.changing, layout.scalar_columns
-    scalars = {name: column.format("k") for name, column in columns.items()}
+    # The staged fields of the agents that a kernel loads when it begins
+    loaded = {k: b for k, b in layout.staged.items() if k not in layout.searched and k not in ctx.schema.set_fields}
+    scalars = {name: column.format("k") for name, column in layout.scalar_columns.items()}
     stored = {name: column for name, column in scalars.items() if name in ctx.schema.stored_scalars}
     element = "{shared}" if layout.staged else "load(b.{buffer}, {index}, t_{field})"
-    unchanging = {name: b for name, b in loaded.items() if name not in changing}
-    load_to_shared = each_element(loaded, "{shared} = load(b.{buffer}, {index}, t_{field})")
-    load_to_shared += each_element(unchanging, "{copy} = {shared}") if layout.num_final_copies else []
-    staged_columns = [*columns.values(), f"w.status[{{}}, {TIME}]"]
-    copy_lines = [f"{column.format(f'{layout.num_final_copies} + k')} = {column.format('k')}" for column in staged_columns]
+    load_to_shared = generator.each_element(loaded, "{shared} = load(b.{buffer}, {index}, t_{field})")
+    if ctx.num_final_copies:
+        unchanging = {name: b for name, b in loaded.items() if name not in layout.changing}
+        load_to_shared += generator.each_element(unchanging, "{copy} = {shared}")
+    staged_columns = [*layout.scalar_columns.values(), f"w.status[{{}}, {TIME}]"]
+    copy_lines = [f"{column.format(f'{ctx.num_final_copies} + k')} = {column.format('k')}" for column in staged_columns]
     zeros = {name: dtype(0).item() for name, dtype in ctx.schema.scalar_fields.items()}
-    env_arguments, agent_arguments = "b, w, e, k", "b, w, e, k, i"
+    views = {
+        name: f"subarray_{name}(w.{PACKED_BUFFERS[b.dtype]}, {layout.offsets[name]} + k * {math.prod(b.shape)})"
+        for name, b in layout.staged.items()
+    }
+    pool_fields = {name: b for name, b in ctx.schema.array_fields.items() if name in ctx.options.pool}
+    from_pool = [f"e = {POOL_ROW}"] if pool_fields else []
+    from_pool += generator.each_element(pool_fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
+    # The number of agent i's role: that of a field, or how many other roles begin before the agent
+    role = " + ".join(f"(i >= {part.first_agent})" for part in ctx.schema.parts[1:]) or "0"
+    segment_arguments = "b, w, e, k, i, clock"
     return StateAccess(
         layout=layout,
-        state=generator.state_function(
-            "state", env_arguments, generator.global_views(_current) | layout.staged_views() | scalars
+        state=generator.state_function("state", "b, w, e, k", generator.global_views(CURRENT) | views | scalars),
+        from_global=generator.global_state("from_global", "b, e", CURRENT),
+        load_final=generator.global_state("load_final", "b, e", FINAL),
+        current_or_final=generator.global_state("current_or_final", "b, e, is_final", CURRENT_OR_FINAL),
+        load_to_shared=generator.function("load_to_shared", segment_arguments, load_to_shared),
+        store_to_global=generator.function(
+            "store_to_global",
+            segment_arguments,
+            generator.each_element(layout.changing, "store(b.{buffer}, {index}, {shared}, t_{field})"),
         ),
-        from_global=generator.global_state("from_global", "b, e", _current),
-        load_final=generator.global_state("load_final", "b, e", _final),
-        current_or_final=generator.global_state("current_or_final", "b, e, is_final", _current_or_final),
-        load_to_shared=function("load_to_shared", agent_arguments, load_to_shared),
-        store_to_global=function(
-            "store_to_global", agent_arguments, each_element(changing, "store(b.{buffer}, {index}, {shared}, t_{field})")
+        load_scalars=generator.function(
+            "load_scalars", "b, w, e, k", [f"{column} = load(b.state_{k}, e, t_{k})" for k, column in stored.items()]
         ),
-        load_scalars=function(
-            "load_scalars", env_arguments, [f"{column} = load(b.state_{k}, e, t_{k})" for k, column in stored.items()]
+        store_scalars=generator.function(
+            "store_scalars", segment_arguments, [f"store(b.state_{k}, e, {column}, t_{k})" for k, column in stored.items()]
         ),
-        store_scalars=function(
-            "store_scalars", env_arguments, [f"store(b.state_{k}, e, {column}, t_{k})" for k, column in stored.items()]
+        save_final=generator.function(
+            "save_final",
+            "b, w, e, k, i, key, p",
+            generator.each_element(layout.changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})"),
         ),
-        save_final=function(
-            "save_final", agent_arguments, each_element(changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})")
-        ),
-        save_final_scalars=function(
+        save_final_scalars=generator.function(
             "save_final_scalars",
-            env_arguments,
+            "b, w, e, k",
             [f"store(b.final_state_{k}, e, {column}, t_{k})" for k, column in stored.items()],
         ),
-        clear_scalars=function("clear_scalars", "w, k", [f"{scalars[k]} = {zero!r}" for k, zero in zeros.items()]),
-        stage_copy=function("stage_copy", "w, k, i", each_element(changing, "{copy} = {shared}")),
-        stage_scalars=function("stage_scalars", "w, k", copy_lines),
-        set_from_pool=_make_set_from_pool(ctx, generator),
-        role=function("role", "s, i", [f"return {_role_source(ctx)}"]),
+        clear_scalars=generator.function("clear_scalars", "w, k", [f"{scalars[k]} = {zero!r}" for k, zero in zeros.items()]),
+        stage_copy=generator.function("stage_copy", "w, k, i", generator.each_element(layout.changing, "{copy} = {shared}")),
+        stage_scalars=generator.function("stage_scalars", "w, k", copy_lines),
+        set_from_pool=generator.function("set_from_pool", "b, s, i, key", from_pool),
+        role=generator.function("role", "s, i", [f"return {'s.role[i]' if ctx.schema.has_role_field else role}"]),
     )
-
-
-def _role_source(ctx: MultiAgentContext) -> str:
-    """The source of the number of agent i's role: that of a field, or how many other roles begin before the agent."""
-    if ctx.schema.has_role_field:
-        return "s.role[i]"
-    return " + ".join(f"(i >= {part.first_agent})" for part in ctx.schema.parts[1:]) or "0"
-
-
-def _make_set_from_pool(ctx: MultiAgentContext, generator: _FieldFunctions) -> DeviceFunction:
-    """`set_from_pool` as in `StateAccess`."""
-    fields = {name: b for name, b in generator.layout.arrays.items() if name in ctx.options.pool}
-    lines = [f"e = {POOL_ROW}"] if fields else []
-    lines += generator.each_element(fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
-    return generator.function("set_from_pool", "b, s, i, key", lines)
 
 
 # Functions of the elements of fields of index sets other than the agents: they save final values, and read the reset pool.
@@ -334,21 +279,20 @@ def _make_set_from_pool(ctx: MultiAgentContext, generator: _FieldFunctions) -> D
 # Letters: e an env, k its index in the block, c the number of an element of a field.
 
 
-def save_final_segments(ctx: MultiAgentContext, access: StateAccess, condition: DeviceFunction) -> list[Segment]:
+def save_final_segments(ctx: MultiAgentContext, condition: DeviceFunction) -> list[Segment]:
     """Compiles the segments that save the last values of an episode for the kernel that writes final observations.
 
     Args:
         ctx: the context.
-        access: access to the state.
         condition: `condition(w, k)` -> whether the episode of env k of the block ended.
     """
-    if not (ctx.launch.split and ctx.same_step):
+    if not (ctx.launch.split and ctx.options.same_step):
         return []
     segments = []
-    for field, buffer in access.layout.set_fields.items():
+    for field, buffer in ctx.schema.set_fields.items():
         size = math.prod(buffer.shape)
         in_buffer, is_staged = f"load(b.state_{field}, e * {size} + c, t)", ctx.launch.stage_state
-        element = _element_source(access, field, buffer) if is_staged else in_buffer
+        element = _element_source(ctx, field, buffer) if is_staged else in_buffer
         source = "def save(b, w, e, k, c, clock):\n"
         source += f"    if condition(w, k): store(b.final_state_{field}, e * {size} + c, {element}, t)\n"
         scope = {"load": ctx.ops.load, "store": ctx.ops.store, "t": buffer.dtype, "condition": condition}
@@ -357,37 +301,35 @@ def save_final_segments(ctx: MultiAgentContext, access: StateAccess, condition: 
     return segments
 
 
-def pool_element(ctx: MultiAgentContext, access: StateAccess, field: str) -> DeviceFunction:
+def pool_element(ctx: MultiAgentContext, field: str) -> DeviceFunction:
     """Compiles `set_from_pool(b, w, e, k, c, key, p)`: sets element c of a field from a random state of the reset pool.
 
     Args:
         ctx: the context.
-        access: access to the state.
         field: the name of the field.
     """
-    buffer = access.layout.set_fields[field]
+    buffer = ctx.schema.set_fields[field]
     size = math.prod(buffer.shape)
     if ctx.launch.stage_state:
-        write = f"{_element_source(access, field, buffer)} = value"
+        write = f"{_element_source(ctx, field, buffer)} = value"
     else:
         write = f"store(b.state_{field}, e * {size} + c, value, t)"
     lines = [f"value = load(b.pool_{field}, q * {size} + c, t)", write]
     return _set_from_pool(ctx, lines, store=ctx.ops.store, t=buffer.dtype)
 
 
-def pool_scalars(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction | None:
+def pool_scalars(ctx: MultiAgentContext) -> DeviceFunction | None:
     """Compiles `set_from_pool(b, w, e, k, c, key, p)`: sets the scalars that the reset pool holds, from a random state of it.
 
     It is None if the pool holds none. `key` is the key of a reset, so that all fields come from one state.
 
     Args:
         ctx: the context.
-        access: access to the state.
     """
     scalars = {name: dtype for name, dtype in ctx.schema.stored_scalars.items() if name in ctx.options.pool}
     if not scalars:
         return None
-    columns = access.layout.scalar_columns
+    columns = ctx.access.layout.scalar_columns
     lines = [f"{columns[name].format('k')} = load(b.pool_{name}, q, t_{name})" for name in scalars]
     return _set_from_pool(ctx, lines, **{f"t_{name}": dtype for name, dtype in scalars.items()})
 
@@ -399,9 +341,9 @@ def _set_from_pool(ctx: MultiAgentContext, lines: list[str], **scope: Any) -> De
     return inline_function(generate_function("set_from_pool", source, **scope))
 
 
-def _element_source(access: StateAccess, field: str, buffer: Buffer) -> str:
+def _element_source(ctx: MultiAgentContext, field: str, buffer: Buffer) -> str:
     """The source of element c of a field in shared memory."""
-    return f"w.{PACKED_BUFFERS[buffer.dtype]}[{access.layout.offsets[field]} + k * {math.prod(buffer.shape)} + c]"
+    return f"w.{PACKED_BUFFERS[buffer.dtype]}[{ctx.access.layout.offsets[field]} + k * {math.prod(buffer.shape)} + c]"
 
 
 # Which copies between global and shared memory share a segment, in which all loads of a thread precede all stores.
@@ -419,21 +361,12 @@ def copy_segments(ctx: MultiAgentContext, copies: list[BlockCopy], store: Device
         store: `store(w, x, value)`, which stores word x of a block for copies without an array.
     """
     launch, groups = CopyLaunch(ctx.launch.envs_per_block, ctx.launch.threads_per_block), [[copy] for copy in copies]
-    if any(is_narrow(copy, launch) for copy in copies):
+    # Words of 16 bytes keep enough bytes in flight in a loop. Breakout and ConnectFour were slower with unrolled copies.
+    if any(copy.word.num_bytes < MAX_WORD_BYTES and launch.words_of_block(copy) > launch.threads for copy in copies):
         launch, groups = launch._replace(is_unrolled=True), _groups(copies, launch)
-    return [_copy_segment(ctx, group, launch, store) for group in groups]
-
-
-def is_narrow(copy: BlockCopy, launch: CopyLaunch) -> bool:
-    """Returns whether a thread has several words of fewer than 16 bytes.
-
-    Words of 16 bytes keep enough bytes in flight in a loop. Breakout and ConnectFour were slower with unrolled copies.
-
-    Args:
-        copy: the copy.
-        launch: the envs and threads of a block.
-    """
-    return copy.word.num_bytes < MAX_WORD_BYTES and launch.words_of_block(copy) > launch.threads
+    copies_of_segments = (ctx.array_ops.block_copies(tuple(group), launch) for group in groups)
+    functions = (bind(run_copies, copy_words=copy_words, store_word=store) for copy_words in copies_of_segments)
+    return [Segment(BLOCK, function, barrier=False) for function in functions]
 
 
 def _groups(copies: list[BlockCopy], launch: CopyLaunch) -> list[list[BlockCopy]]:
@@ -449,15 +382,14 @@ def _groups(copies: list[BlockCopy], launch: CopyLaunch) -> list[list[BlockCopy]
     return groups
 
 
-def _copy_segment(ctx: MultiAgentContext, copies: list[BlockCopy], launch: CopyLaunch, store: DeviceFunction | None) -> Segment:
-    """The segment that runs a group of copies."""
-    copy_words = ctx.array_ops.block_copies(tuple(copies), launch)
+# What the function below reads: the copies of a segment, and the function that stores words without an array.
+copy_words: Any = None
+store_word: Any = None
 
-    @inline_function
-    def copy(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
-        copy_words(b, w, e0, m, thread, store)
 
-    return Segment(BLOCK, copy, barrier=False)
+def run_copies(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+    """Runs the copies of a segment."""
+    copy_words(b, w, e0, m, thread, store_word)
 
 
 # Copies of the fields of index sets between global and shared memory, for all envs of a block at once.
@@ -475,32 +407,28 @@ WORDS = {
 }
 
 
-def set_copy_segments(ctx: MultiAgentContext, layout: StateLayout, is_load: bool) -> list[Segment]:
+def set_copy_segments(ctx: MultiAgentContext, is_load: bool) -> list[Segment]:
     """Compiles segments without barriers that copy the fields of sets; none if the launch leaves the state in its buffers.
 
     Args:
         ctx: the context.
-        layout: the layout of the state.
         is_load: whether the fields are copied from global to shared memory; otherwise from shared to global memory.
     """
-    fields = layout.set_fields if ctx.launch.stage_state else ()
-    return copy_segments(ctx, [_field_copy(ctx, layout, field, is_load) for field in fields])
-
-
-def _field_copy(ctx: MultiAgentContext, layout: StateLayout, field: str, is_load: bool) -> BlockCopy:
-    """The copy of a field."""
-    buffer = layout.set_fields[field]
-    env_bytes = math.prod(buffer.shape) * np.dtype(buffer.dtype).itemsize
-    # A block begins at a word of this size, as those before it have whole words. The last block may have fewer envs, and so
-    # bytes behind its last whole word.
-    word_bytes = max_word_bytes(ctx.launch.envs_per_block * env_bytes)
-    rest_bytes = max_word_bytes(env_bytes)
-    return BlockCopy(
-        buffer=f"state_{field}",
-        env_bytes=env_bytes,
-        word=WORDS[word_bytes],
-        rest_word=WORDS[rest_bytes] if word_bytes > rest_bytes else None,
-        array=PACKED_BUFFERS[buffer.dtype],
-        offset=layout.offsets[field],
-        is_load=is_load,
-    )
+    copies = []
+    for field, buffer in ctx.schema.set_fields.items() if ctx.launch.stage_state else ():
+        env_bytes = math.prod(buffer.shape) * np.dtype(buffer.dtype).itemsize
+        # A block begins at a word of this size, as those before it have whole words. The last block may have fewer envs, and so
+        # bytes behind its last whole word.
+        word_bytes = max_word_bytes(ctx.launch.envs_per_block * env_bytes)
+        rest_bytes = max_word_bytes(env_bytes)
+        copy = BlockCopy(
+            buffer=f"state_{field}",
+            env_bytes=env_bytes,
+            word=WORDS[word_bytes],
+            rest_word=WORDS[rest_bytes] if word_bytes > rest_bytes else None,
+            array=PACKED_BUFFERS[buffer.dtype],
+            offset=ctx.access.layout.offsets[field],
+            is_load=is_load,
+        )
+        copies.append(copy)
+    return copy_segments(ctx, copies)

@@ -8,7 +8,6 @@ the number of an element of a set, n an action.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -29,7 +28,7 @@ from gpuvec.engine.layout.episode_rules import (
 )
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.observation_stores import episode_time, last_or_current_time
-from gpuvec.engine.multi_agent.phase_functions import make_phase_element, reduction_segments, unit_of_set
+from gpuvec.engine.multi_agent.phase_functions import make_phase_element, reduction_segments
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.multi_agent.state_access import (
     AWAITS_RESET,
@@ -40,12 +39,11 @@ from gpuvec.engine.multi_agent.state_access import (
     START,
     TIME,
     VOTES_AGAINST,
-    StateAccess,
     copy_segments,
     pool_element,
     pool_scalars,
 )
-from gpuvec.phases import Assign, Each, Reduction
+from gpuvec.phases import Reduction
 from gpuvec.random import Key
 
 
@@ -60,35 +58,34 @@ class AuthorFunctions(NamedTuple):
 
 
 # What the functions below read, as `step_values` returns it; and for single segments: `condition(w, k)`, whether it runs in env
-# k, and `element(b, w, e, k, c, key, p)`, what it runs; how components of long actions and action masks are stored.
+# k, `element(b, w, e, k, c, key, p)`, what it runs, and the key of its draws; whether the start of an episode saves the last
+# state; how components of long actions and action masks are stored.
 ctx: Any = None
-access: Any = None
 author: Any = None
 ops: Any = None
 set_pool_scalars: Any = None
 condition: Any = None
+key_of: Any = None
 element: Any = None
 store_component: Any = None
 mask_of: Any = None
 is_allowed: Any = None
 same_step, next_step, validate = False, False, False
-stages_state, stages_active, stages_actions, stages_final, splits = False, False, False, False, False
+stages_state, stages_active, stages_actions, stages_final, splits, saves_final = False, False, False, False, False, False
 has_turns, has_pool, has_pool_scalars, one_reward_per_env = False, False, False, False
 
 
-def step_values(ctx: MultiAgentContext, access: StateAccess) -> dict[str, Any]:
+def step_values(ctx: MultiAgentContext) -> dict[str, Any]:
     """Returns the values with which `bind` compiles the functions of a program.
 
     Args:
         ctx: the context.
-        access: access to the state.
     """
-    env, scalars = ctx.env, pool_scalars(ctx, access)
+    env, scalars = ctx.env, pool_scalars(ctx)
     functions = (env.reset if callable(env.reset) else None, env.reward, env.terminated, env.active, env.to_move)
     author = AuthorFunctions(*(every_agent if function is None else device_function(function) for function in functions))
     return rule_values(ctx.options, ctx.ops) | {
         "ctx": ctx,
-        "access": access,
         "author": author,
         "set_pool_scalars": scalars or every_agent,
         "has_pool": bool(ctx.options.pool),
@@ -160,7 +157,7 @@ def active_flags(b: Batch) -> int:
 # The functions of the segments of a step, in their order.
 
 
-def load_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+def load_env(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
     """Loads the data of a whole env at the beginning of a step."""
     start = ops.load(b.start, e, u32)
     t = elapsed_steps(clock, start)
@@ -171,10 +168,10 @@ def load_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
         w.status[k, RNG_STREAM + j] = i32(words[j])
     w.status[k, VOTES_AGAINST] = i32(0)
     clear_counters(w, k)
-    access.load_scalars(b, w, e, k)
+    ctx.access.load_scalars(b, w, e, k)
     if is_waiting(w, k):
         if next_step:
-            access.clear_scalars(w, k)
+            ctx.access.clear_scalars(w, k)
         else:
             w.status[k, TIME] = ops.load(b.last_time, e, i32)
             report_missing_reset(b, e)
@@ -186,11 +183,11 @@ def load_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
     # ends, and not the status of the env.
     v = e * ctx.num_agents + i
     if stages_state:
-        access.load_to_shared(b, w, e, k, i)
+        ctx.access.load_to_shared(b, w, e, k, i, clock)
     if stages_actions:
         ctx.actions.stage_action(b, w, v, k * ctx.num_agents + i)
     is_acting = not awaits_reset(elapsed_steps(clock, ops.load(b.start, e, u32)))
-    is_active = is_acting and author.active(i, access.state(b, w, e, k), ctx.params(b, e))
+    is_active = is_acting and author.active(i, ctx.access.state(b, w, e, k), ctx.params(b, e))
     ops.store(active_flags(b), v, is_active, b1)
     if stages_active:
         w.was_active[k * ctx.num_agents + i] = is_active
@@ -205,7 +202,7 @@ def mark_acting(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
     """
     v = e * ctx.num_agents + i
     if is_running(w, k):
-        mover = author.to_move(access.state(b, w, e, k), ctx.params(b, e))
+        mover = author.to_move(ctx.access.state(b, w, e, k), ctx.params(b, e))
         acts = ops.load(b.agent_active, v, b1) and (mover < 0 or mover == i)
         ops.store(b.agent_mask, v, acts, b1)
         if validate and acts:
@@ -214,20 +211,15 @@ def mark_acting(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
         ops.store(b.agent_mask, v, False, b1)
 
 
-def run_in_step(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
-    """Runs a phase for element c in envs whose episode is running."""
-    if is_running(w, k):
-        element(b, w, e, k, c, step_key(w, k), ctx.params(b, e))
-
-
-def run_env_in_step(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-    """Runs a phase of the world in envs whose episode is running."""
-    run_in_step(b, w, e, k, 0, clock)
+def run_phase(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
+    """Runs `element` for element c of a set in a step, in envs that `condition` selects, with draws of `key_of`."""
+    if condition(w, k):
+        element(b, w, e, k, c, key_of(w, k), ctx.params(b, e))
 
 
 def score_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
     """Stores an agent's reward, and whether it became inactive, and counts its vote."""
-    v, s, p = e * ctx.num_agents + i, access.state(b, w, e, k), ctx.params(b, e)
+    v, s, p = e * ctx.num_agents + i, ctx.access.state(b, w, e, k), ctx.params(b, e)
     agent_reward, became_inactive = f32(0.0), False
     if is_running(w, k):
         agent_reward = f32(author.reward(i, s, episode_time(w.status[k, TIME]), p))
@@ -236,7 +228,7 @@ def score_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
         if not author.terminated(i, s, p):
             ctx.counters.increment(w.status, k, VOTES_AGAINST)
     if stages_final:
-        access.stage_copy(w, k, i)
+        ctx.access.stage_copy(w, k, i)
     ops.store_streaming(b.agent_terminated, v, became_inactive, b1)
     if one_reward_per_env:
         ops.store(b.agent_reward, v, agent_reward, f32)
@@ -244,27 +236,22 @@ def score_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
         ops.store_streaming(b.reward, v, agent_reward, f32)
 
 
-def sum_rewards(b: Batch, w: Work, e: int, k: int) -> np.float32:
-    """Returns the sum of the rewards of all agents of an env, or of one role, in the order of agents."""
-    s, total = access.state(b, w, e, k), f32(0.0)
-    for i in range(ctx.num_agents):
-        if ctx.rewarded_role < 0 or access.role(s, i) == ctx.rewarded_role:
-            total += ops.load(b.agent_reward, e * ctx.num_agents + i, f32)
-    return total
-
-
-def check_end(b: Batch, w: Work, e: int, k: int, clock: int) -> Any:
+def check_end(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> Any:
     """Returns whether the episode of an env ended, and stores the result."""
     is_terminated = is_running(w, k) and w.status[k, VOTES_AGAINST] == i32(0)
     truncated = is_running(w, k) and is_truncated(w.status[k, TIME])
     has_ended = is_terminated or truncated
     w.status[k, HAS_ENDED] = has_ended
     if stages_final:
-        access.stage_scalars(w, k)
+        ctx.access.stage_scalars(w, k)
     ops.store_streaming(b.terminated, e, is_terminated, b1)
     ops.store_streaming(b.truncated, e, truncated, b1)
     if one_reward_per_env:
-        ops.store_streaming(b.reward, e, sum_rewards(b, w, e, k), f32)
+        s, total = ctx.access.state(b, w, e, k), f32(0.0)
+        for i in range(ctx.num_agents):
+            if ctx.rewarded_role < 0 or ctx.access.role(s, i) == ctx.rewarded_role:
+                total += ops.load(b.agent_reward, e * ctx.num_agents + i, f32)
+        ops.store_streaming(b.reward, e, total, f32)
     if has_ended:
         ops.store(b.last_time, e, w.status[k, TIME], i32)
     # Without autoreset, the env awaits its reset in the next step as well.
@@ -277,114 +264,68 @@ def check_end(b: Batch, w: Work, e: int, k: int, clock: int) -> Any:
     return has_ended
 
 
-def end_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+def end_env(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
     """Resets the scalars of an env whose episode ended.
 
     If another kernel writes the observations, it saves the last values for that kernel.
     """
     if is_new_episode(w, k):
         if splits:
-            access.save_final_scalars(b, w, e, k)
-        access.clear_scalars(w, k)
+            ctx.access.save_final_scalars(b, w, e, k)
+        ctx.access.clear_scalars(w, k)
         w.status[k, TIME] = i32(0)
 
 
-def save_final_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-    """Saves an agent's last state for final observations, in envs that `condition` selects."""
-    if condition(w, k):
-        access.save_final(b, w, e, k, i)
-
-
 def start_agent(b: Batch, w: Work, e: int, k: int, i: int, key: Key, p: EnvParams) -> None:
-    """Writes the first state of agent i."""
-    s = access.state(b, w, e, k)
+    """Writes the first state of agent i, and before it saves the last one if another kernel writes final observations."""
+    if saves_final:
+        ctx.access.save_final(b, w, e, k, i, key, p)
+    s = ctx.access.state(b, w, e, k)
     author.reset(i, s, key, p)
     if has_pool:
-        access.set_from_pool(b, s, i, key)
+        ctx.access.set_from_pool(b, s, i, key)
     if has_pool_scalars and i == 0:
         set_pool_scalars(b, w, e, k, i, key, p)
 
 
-def start_episode(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-    """Writes an agent's state in an episode that begins in this step, in envs that `condition` selects.
-
-    If another kernel writes final observations, it saves the last state for that kernel.
-    """
-    if condition(w, k):
-        if splits and same_step:
-            access.save_final(b, w, e, k, i)
-        start_agent(b, w, e, k, i, first_key(w, k), ctx.params(b, e))
-
-
-def run_at_start(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
-    """Runs a phase of `reset` for element c in a step, in envs that `condition` selects."""
-    if condition(w, k):
-        element(b, w, e, k, c, first_key(w, k), ctx.params(b, e))
-
-
-def run_env_at_start(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-    """Runs a phase of `reset` for the world in a step, in envs that `condition` selects."""
-    run_at_start(b, w, e, k, 0, clock)
-
-
 def agent_from_pool(b: Batch, w: Work, e: int, k: int, i: int, key: Key, p: EnvParams) -> None:
     """Sets an agent's fields from a random state of the reset pool."""
-    access.set_from_pool(b, access.state(b, w, e, k), i, key)
+    ctx.access.set_from_pool(b, ctx.access.state(b, w, e, k), i, key)
 
 
 def store_mask(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
     """Stores element x of the action masks of all agents of an env."""
     i, n = ctx.array_ops.divmod_u32(x, ctx.schema.mask_size)
-    allowed = is_allowed(i, n, access.state(b, w, e, k), ctx.params(b, e))
+    allowed = is_allowed(i, n, ctx.access.state(b, w, e, k), ctx.params(b, e))
     ops.store_streaming(mask_of(b), e * (ctx.num_agents * ctx.schema.mask_size) + x, allowed, b1)
 
 
-def store_turn(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+def store_turn(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
     """Stores whose turn it is in the next step."""
-    ops.store_streaming(b.to_move, e, i32(author.to_move(access.state(b, w, e, k), ctx.params(b, e))), i32)
-
-
-def store_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-    """Stores the scalars of an env."""
-    access.store_scalars(b, w, e, k)
-
-
-def store_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-    """Stores an agent's state from shared memory."""
-    access.store_to_global(b, w, e, k, i)
+    ops.store_streaming(b.to_move, e, i32(author.to_move(ctx.access.state(b, w, e, k), ctx.params(b, e))), i32)
 
 
 # The functions of the segments of a reset.
 
 
-def reset_env(b: Batch, w: Work, e: int, k: int, clock: int, r: ResetRequest) -> None:
+def reset_env(b: Batch, w: Work, e: int, k: int, c: int, clock: int, r: ResetRequest) -> None:
     """Seeds an env if request r selects it, and loads the data of the whole env."""
     # No thread reads the shared stream in a reset, so the first one may write it.
     if e == 0:
         ctx.rng_streams.set_shared_seed(b, clock, r)
     w.status[k, HAS_ENDED] = ctx.rng_streams.is_selected(b, e, r)
     clear_counters(w, k)
-    access.load_scalars(b, w, e, k)
+    ctx.access.load_scalars(b, w, e, k)
     if is_new_episode(w, k):
         ctx.rng_streams.begin_episode(b, e, clock, r)
-        access.clear_scalars(w, k)
+        ctx.access.clear_scalars(w, k)
     w.status[k, TIME] = last_or_current_time(b, e, clock)
-
-
-def load_state(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-    """Loads an agent's state to shared memory."""
-    access.load_to_shared(b, w, e, k, i)
 
 
 def run_in_reset(b: Batch, w: Work, e: int, k: int, c: int, clock: int, r: ResetRequest) -> None:
     """Runs a phase of `reset`, or `start_agent`, for element c in a reset, if request r selects the env."""
     if is_new_episode(w, k):
         element(b, w, e, k, c, ctx.rng_streams.own_key(b, e, u32(clock), i32(0)), ctx.reset_params(b, e, r))
-
-
-def run_env_in_reset(b: Batch, w: Work, e: int, k: int, clock: int, r: ResetRequest) -> None:
-    """Runs a phase of `reset` for the world in a reset, if request r selects the env."""
-    run_in_reset(b, w, e, k, 0, clock, r)
 
 
 # Segments whose source or number depends on the environment.
@@ -410,58 +351,44 @@ def stage_action_segments(ctx: MultiAgentContext, values: dict[str, Any]) -> lis
     return copy_segments(ctx, [copy], bind(store_long_component, **values, store_component=ctx.actions.store_component))
 
 
-def phase_segment(
-    ctx: MultiAgentContext, access: StateAccess, values: dict[str, Any], phase: Each | Assign | Callable[..., None]
-) -> Segment:
-    """Compiles the segment of a phase that is no reduction, which runs if the episode is running."""
-    index_set, element = make_phase_element(ctx, access, phase, has_action=True)
-    unit, count = unit_of_set(ctx, index_set)
-    run = run_env_in_step if unit == ENVS else run_in_step
-    return Segment(unit, bind(run, **values, element=element), num_elements=count)
-
-
-def start_segments(
-    ctx: MultiAgentContext, access: StateAccess, values: dict[str, Any], starts: DeviceFunction, *, in_reset: bool
-) -> list[Segment]:
+def start_segments(ctx: MultiAgentContext, values: dict[str, Any], starts: DeviceFunction, *, in_reset: bool) -> list[Segment]:
     """Compiles the segments of the phases of `reset`, and then those that set fields from the reset pool.
 
     Args:
         ctx: the context.
-        access: access to the state.
         values: the values for `bind`, with `condition`.
         starts: the condition `starts(w, k)` as a compiled function.
         in_reset: whether they are segments of a reset; otherwise of a step.
     """
 
     def segment(unit: int, element: DeviceFunction, num_elements: int) -> Segment:
-        runs = (run_env_in_reset, run_in_reset) if in_reset else (run_env_at_start, run_at_start)
-        function = bind(runs[unit != ENVS], **values, element=element)
+        run = run_in_reset if in_reset else run_phase
+        function = bind(run, **values, key_of=first_key, element=element)
         return Segment(unit, function, takes_request=in_reset, num_elements=num_elements)
 
     segments: list[Segment] = []
     for number, phase in enumerate(ctx.reset_phases):
         if isinstance(phase, Reduction):
-            segments += reduction_segments(ctx, access, phase, ctx.counter_of_phase(len(ctx.env.phases) + number), starts)
+            segments += reduction_segments(ctx, phase, ctx.counter_of_phase(len(ctx.env.phases) + number), starts)
             continue
-        index_set, element = make_phase_element(ctx, access, phase, has_action=False)
-        unit, count = unit_of_set(ctx, index_set)
+        unit, count, element = make_phase_element(ctx, phase, has_action=False)
         segments.append(segment(unit, element, count))
     if ctx.options.pool:
         segments.append(segment(AGENTS, bind(agent_from_pool, **values), 0))
-        for field, buffer in access.layout.set_fields.items():
+        for field, buffer in ctx.access.layout.set_fields.items():
             if field in ctx.options.pool:
-                segments.append(segment(AGENTS, pool_element(ctx, access, field), int(np.prod(buffer.shape))))
+                segments.append(segment(AGENTS, pool_element(ctx, field), int(np.prod(buffer.shape))))
         if values["has_pool_scalars"]:
             segments.append(segment(AGENTS, values["set_pool_scalars"], 1))
     return segments
 
 
-def metric_segments(ctx: MultiAgentContext, access: StateAccess, values: dict[str, Any]) -> list[Segment]:
+def metric_segments(ctx: MultiAgentContext, values: dict[str, Any]) -> list[Segment]:
     """Compiles the segment that combines metrics with those of the earlier steps of the episode; none without metrics."""
     if ctx.env.metrics is None:
         return []
     kinds = ctx.schema.metrics
-    source = "def update_metrics(b, w, e, k, clock):\n    if is_running(w, k):\n"
+    source = "def update_metrics(b, w, e, k, c, clock):\n    if is_running(w, k):\n"
     source += f"        time = w.status[k, {TIME}]\n        values = metrics(state(b, w, e, k), params(b, e))\n"
     for m, (name, kind) in enumerate(kinds.items()):
         source += f"        old, value = load(b.metric_state, e * {len(kinds)} + {m}, f32), f32(values[{m}])\n"
@@ -469,7 +396,7 @@ def metric_segments(ctx: MultiAgentContext, access: StateAccess, values: dict[st
         source += f"        store(b.metric_state, e * {len(kinds)} + {m}, new, f32)\n"
         result = "new / f32(time)" if kind == "mean" else "new"
         source += f"        store_streaming(b.metric_{name}, e, {result}, f32)\n"
-    scope = {"metrics": device_function(ctx.env.metrics), "state": access.state, "params": ctx.params, "f32": f32}
+    scope = {"metrics": device_function(ctx.env.metrics), "state": ctx.access.state, "params": ctx.params, "f32": f32}
     scope |= {"load": ctx.ops.load, "store": ctx.ops.store, "store_streaming": ctx.ops.store_streaming}
     source += "    else:\n" + "".join(f"        store_streaming(b.metric_{name}, e, f32(0.0), f32)\n" for name in kinds)
     running = bind(is_running, **values)
@@ -486,29 +413,20 @@ def mask_segments(ctx: MultiAgentContext, values: dict[str, Any]) -> list[Segmen
     """
     if ctx.schema.mask_size == 0:
         return []
-    mask_of = inline_function(generate_function("mask_of", f"def mask_of(b):\n    return b.action_mask{ctx.schema.suffix}\n"))
-    store = bind(store_mask, **{**values, "ctx": ctx}, mask_of=mask_of, is_allowed=_make_is_allowed(ctx))
-    return [Segment(AGENTS, store, barrier=False, num_elements=ctx.num_agents * ctx.schema.mask_size)]
-
-
-def _make_is_allowed(ctx: MultiAgentContext) -> DeviceFunction:
-    """`is_allowed(i, n, s, p)`: whether agent i may choose the action at position n of its mask.
-
-    The author's function receives the action, or the pair (component, value) of a MultiDiscrete action.
-    """
     assert ctx.env.allowed is not None, "an environment with masks has this function"
     space, masked, first = ctx.schema.action_space, ctx.schema.masked_components, 0
     scope = {"allowed": device_function(ctx.env.allowed), "i32": i32}
-    source = "def is_allowed(i, n, s, p):\n"
+    # `is_allowed(i, n, s, p)`: whether agent i may choose the action at position n of its mask. The author's function receives
+    # the action, or the pair (component, value) of a MultiDiscrete action.
+    source, action = "def is_allowed(i, n, s, p):\n", "def action_of_number(n):\n"
     if masked is not None:
         # Positions of other components are compared with the bounds of those with masks alone.
         for component in masked:
             first, size = int(space.nvec[:component].sum()), int(space.nvec[component])
             source += f"    if {first} <= n < {first + size}:\n        pair = i32({component}), i32(n - {first} + "
             source += f"{int(space.start[component])})\n        return allowed(i, pair, s, p)\n"
-        return inline_function(generate_function("is_allowed", source + "    return True\n", **scope))
-    action = "def action_of_number(n):\n"
-    if isinstance(space, gym.spaces.Discrete):
+        source += "    return True\n"
+    elif isinstance(space, gym.spaces.Discrete):
         action += f"    return i32(n + {int(space.start)})\n"
     else:
         assert isinstance(space, gym.spaces.MultiDiscrete), "a Box has no masks"
@@ -516,6 +434,10 @@ def _make_is_allowed(ctx: MultiAgentContext) -> DeviceFunction:
             action += f"    if n < {first + size}:\n        return i32({component}), i32(n - {first} + {start})\n"
             first += size
         action += f"    return i32({len(space.nvec) - 1}), i32(0)\n"
-    scope["action_of_number"] = inline_function(generate_function("action_of_number", action, i32=i32))
-    source += "    return allowed(i, action_of_number(n), s, p)\n"
-    return inline_function(generate_function("is_allowed", source, **scope))
+    if masked is None:
+        scope["action_of_number"] = inline_function(generate_function("action_of_number", action, i32=i32))
+        source += "    return allowed(i, action_of_number(n), s, p)\n"
+    is_allowed = inline_function(generate_function("is_allowed", source, **scope))
+    mask_of = inline_function(generate_function("mask_of", f"def mask_of(b):\n    return b.action_mask{ctx.schema.suffix}\n"))
+    store = bind(store_mask, **{**values, "ctx": ctx}, mask_of=mask_of, is_allowed=is_allowed)
+    return [Segment(AGENTS, store, barrier=False, num_elements=ctx.num_agents * ctx.schema.mask_size)]

@@ -195,7 +195,7 @@ def make_store_action(
         components: K; 0 for an action that is a scalar.
         dtype: the dtype of `b.action`.
         convert: `convert(x)` -> component x in the range of `dtype`.
-        range_functions: for each component, `in_range(x)` -> the value that the environment gets for x.
+        range_functions: for each component, `in_range(x)` -> the value that the environment gets for x; empty if that is x.
         ops: the operations on buffers.
     """
     names = [f"x{k}" for k in range(max(1, components))]
@@ -203,7 +203,7 @@ def make_store_action(
     source = f"def store_action(b, out_index, a):\n    {unpacked} = a\n"
     source += "".join(f"    {x} = convert({x})\n" for x in names)
     source += f"    store_row_streaming(b.action, out_index, ({''.join(f'dtype({x}),' for x in names)}))\n"
-    values = [f"in_range_{k}({x})" for k, x in enumerate(names)]
+    values = [f"in_range_{k}({x})" for k, x in enumerate(names)] if range_functions else names
     source += f"    return {action_expression(values, components)}\n"
     scope = {f"in_range_{k}": function for k, function in enumerate(range_functions)}
     scope |= {"dtype": dtype, "convert": convert, "store_row_streaming": ops.store_row_streaming}

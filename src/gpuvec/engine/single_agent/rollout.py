@@ -184,7 +184,14 @@ BRANCHLESS = RolloutStyle(step_branchless, prepare_word, choose_by_word)
 
 
 def rollout_values(spec: KernelSpec, ops: MemoryOps, policy: Policy, style: RolloutStyle) -> dict[str, Any]:
-    """Returns the values with which `bind` compiles a rollout. Arguments as of `compose_rollout`."""
+    """Returns the values with which `bind` compiles `rollout`.
+
+    Args:
+        spec: what the kernel is compiled from.
+        ops: the operations on buffers.
+        policy: chooses the actions.
+        style: with or without branches.
+    """
     env_functions, layout = make_env_functions(spec, ops), spec.layout
     values = env_values(env_functions, spec.options, ops) | register_values()
     has_autoreset = values["same_step"] or values["next_step"]
@@ -211,30 +218,10 @@ def _make_policy_store(spec: KernelSpec, ops: MemoryOps, is_in_space: bool) -> D
     """`store_action` as `make_store_action` returns it. An action that is known to be in the space is not replaced."""
     space = spec.env.spaces(spec.env.params)[1]
     actions, dtype = spec.schema.action, stored_action_dtype(space)
-    range_functions = [_unchanged] * max(1, actions.components)
-    if not actions.discrete:
-        convert = _to_float32
-    elif is_in_space:
-        convert = _to_int32
-    else:
-        convert = _to_byte if dtype is u8 else _saturate_int32
-        range_functions = make_range_functions(space, i64)
-    return make_store_action(actions.components, dtype, convert, range_functions, ops)
-
-
-@inline_function
-def _unchanged(x: float) -> float:
-    return x
-
-
-@inline_function
-def _to_float32(x: float) -> float:
-    return f32(x)
-
-
-@inline_function
-def _to_int32(x: int) -> int:
-    return i32(x)
+    if is_in_space or not actions.discrete:
+        return make_store_action(actions.components, dtype, i32 if actions.discrete else f32, [], ops)
+    convert = _to_byte if dtype is u8 else _saturate_int32
+    return make_store_action(actions.components, dtype, convert, make_range_functions(space, i64), ops)
 
 
 @inline_function
@@ -247,18 +234,6 @@ def _to_byte(x: int) -> int:
 def _saturate_int32(x: int) -> int:
     x = i64(x | 0)  # refuses a float, which would be truncated: it has no such operation
     return min(max(x, i64(-(2**31))), i64(2**31 - 1))
-
-
-def compose_rollout(spec: KernelSpec, ops: MemoryOps, policy: Policy, style: RolloutStyle) -> DeviceFunction:
-    """Compiles `rollout(b, e, clock, r)`.
-
-    Args:
-        spec: what the kernel is compiled from.
-        ops: the operations on buffers.
-        policy: chooses the actions.
-        style: with or without branches.
-    """
-    return bind(rollout, **rollout_values(spec, ops, policy, style))
 
 
 def rollout(b: Batch, e: int, clock: int, r: RolloutRequest) -> None:

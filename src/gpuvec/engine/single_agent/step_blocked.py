@@ -82,10 +82,21 @@ def evaluate(b: Batch, w: int, e: int, k: int, clock: int) -> None:
 
 
 def finish(b: Batch, w: int, e: int, count: int, out_index: int, clock: int) -> None:
-    """As in `BlockStep`."""
+    """As in `BlockStep`: makes the step with branches of the envs that are not stored as if their episodes continued."""
     if stores_continuing:
         store_continuing(b, w, e, count, out_index)
-    apply_resets(b, w, e, compact(w, count), out_index, clock)
+    # The list of the envs that are not stored yet: those whose episode does not continue, or all envs. Each iteration stores,
+    # without a branch, because a mispredicted branch takes longer than the store.
+    num_ended = 0
+    for k in range(count):
+        ops.store(w, ended_list + num_ended, i32(k), i32)
+        num_ended += 0 if stores_continuing and scratch.load_continues(w, k) else 1
+    for j in range(num_ended):
+        k = ops.load(w, ended_list + j, i32)
+        start, s, stream, p = load_env(b, e + k)
+        start, s, obs, reward, terminated, truncated = step(b, e + k, out_index + k, clock, start, s, stream, p, (w, k))
+        store_env(b, e + k, start, s)
+        store_outputs(b, out_index + k, obs, reward, terminated, truncated)
 
 
 def store_continuing(b: Batch, w: int, e: int, count: int, out_index: int) -> None:
@@ -112,29 +123,6 @@ def store_continuing(b: Batch, w: int, e: int, count: int, out_index: int) -> No
     if same_step:
         for k in range(count):
             ops.store_streaming(b.final_mask, out_index + k, False, b1)
-
-
-def compact(w: int, count: int) -> int:
-    """Writes the list of the envs that are not stored yet, from index `ended_list` on, and returns their number.
-
-    These are the envs whose episode does not continue, or all envs without `stores_continuing`. Each iteration stores, without
-    a branch, because a mispredicted branch takes longer than the store.
-    """
-    num_ended = 0
-    for k in range(count):
-        ops.store(w, ended_list + num_ended, i32(k), i32)
-        num_ended += 0 if stores_continuing and scratch.load_continues(w, k) else 1
-    return num_ended
-
-
-def apply_resets(b: Batch, w: int, e: int, num_ended: int, out_index: int, clock: int) -> None:
-    """Makes the step with branches, of the envs in the list of `compact`."""
-    for j in range(num_ended):
-        k = ops.load(w, ended_list + j, i32)
-        start, s, stream, p = load_env(b, e + k)
-        start, s, obs, reward, terminated, truncated = step(b, e + k, out_index + k, clock, start, s, stream, p, (w, k))
-        store_env(b, e + k, start, s)
-        store_outputs(b, out_index + k, obs, reward, terminated, truncated)
 
 
 def stored_step(b: Batch, e: int, start: int, t: int, s: EnvState, stream: RngStream, p: EnvParams, a: tuple[int, int]) -> Any:

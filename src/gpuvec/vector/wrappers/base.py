@@ -117,14 +117,6 @@ class Namespace:
         target[...] = value
         return target
 
-    def host_copy(self, array: Any) -> Any:
-        """Returns a copy on the host: a NumPy array, or for torch a tensor, which `torch.load(weights_only=True)` can read.
-
-        Args:
-            array: an array (...) of this framework.
-        """
-        return array.detach().to("cpu", copy=True) if self.name == "torch" else np.array(to_host(array))
-
 
 class WrapperState:
     """Named arrays on the host, which move once to the framework and device of the environment's arrays.
@@ -179,8 +171,10 @@ class WrapperState:
             self[name] = zeros if mask is None else self.ns.xp.where(rows_like(mask, zeros), zeros, self[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns copies of all arrays on the host."""
-        return {name: self.ns.host_copy(array) for name, array in self._arrays.items()}
+        """Returns copies of all arrays on the host: of NumPy, or tensors, which `torch.load(weights_only=True)` can read."""
+        is_torch = self.ns.name == "torch"
+        arrays = self._arrays.items()
+        return {name: a.detach().to("cpu", copy=True) if is_torch else np.array(to_host(a)) for name, a in arrays}
 
     def read_state(self, state: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """Returns the arrays in the result of `state_dict`, which `write_state` takes.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +116,18 @@ class RecordEpisodeStatistics(StatefulWrapper):
         buffers["running_return"], buffers["running_length"] = xp.where(ended, 0, total), xp.where(ended, 0, length)
         buffers["return_remainder"] = xp.where(ended | ~xp.isfinite(total), 0, remainder)
         self._end_episodes(ended)
-        self._store_episodes(episode, ended, info.get("metrics", {}))
+        # The episodes that ended in this step are written into the ring in the order of their rows. Each slot looks up the row
+        # whose episode it stores, so that no two rows write to one slot, however many episodes end.
+        num_ended = xp.cumsum(ended, axis=0)
+        count = buffers["count"] + num_ended[-1]
+        newest = count - (count - buffers["slot"]) % self._ring  # the number of the last episode that belongs to each slot
+        number = newest - buffers["count"]  # counted from 1 among those of this step; less than 1 for an earlier episode
+        row, is_new = xp.searchsorted(num_ended, number), number > 0
+        stored = {"ring_return": episode["r"][row], "ring_length": episode["l"][row]}
+        stored |= {f"ring_metric_{name}": info["metrics"][name][row // self._rows_per_env] for name in self._metric_names}
+        for name, values in stored.items():
+            buffers[name] = xp.where(is_new, values, buffers[name])
+        buffers["count"] = count
         return obs, reward, terminated, truncated, {**info, self._key: episode, f"_{self._key}": ended}
 
     def statistics(self) -> EpisodeSummary:
@@ -129,22 +139,3 @@ class RecordEpisodeStatistics(StatefulWrapper):
         metrics = {name: to_host(self._buffers[f"ring_metric_{name}"])[order] for name in self._metric_names}
         mean_return, mean_length = (float(x.mean(dtype=np.float64)) if count else float("nan") for x in (returns, lengths))
         return EpisodeSummary(count, mean_return, mean_length, returns, lengths, metrics)
-
-    def _store_episodes(self, episode: dict[str, Any], ended: Any, metrics: Mapping[str, Any]) -> None:
-        """Writes the episodes that ended in this step into the ring, in the order of their rows.
-
-        Each slot looks up the row whose episode it stores, so that no two rows write to one slot, however many episodes end.
-        """
-        buffers = self._buffers
-        xp = buffers.ns.xp
-        num_ended = xp.cumsum(ended, axis=0)
-        count = buffers["count"] + num_ended[-1]
-        newest = count - (count - buffers["slot"]) % self._ring  # the number of the last episode that belongs to each slot
-        number = newest - buffers["count"]  # counted from 1 among those of this step; less than 1 for an earlier episode
-        row, is_new = xp.searchsorted(num_ended, number), number > 0
-        buffers["ring_return"] = xp.where(is_new, episode["r"][row], buffers["ring_return"])
-        buffers["ring_length"] = xp.where(is_new, episode["l"][row], buffers["ring_length"])
-        for name in self._metric_names:
-            values = metrics[name][row // self._rows_per_env]
-            buffers[f"ring_metric_{name}"] = xp.where(is_new, values, buffers[f"ring_metric_{name}"])
-        buffers["count"] = count

@@ -91,7 +91,9 @@ def frozen_environment(env: E) -> E:
     frozen = dataclasses.replace(env, **changes)
     content = freezer.content()
     if content.unhashable is None:
-        frozen = _environments.setdefault((content.digest, _hashable(content.origin)), frozen)
+        # Objects without a hash are compared by their identity.
+        origin = tuple(x if isinstance(x, Hashable) else id(x) for x in content.origin)
+        frozen = _environments.setdefault((content.digest, origin), frozen)
     _contents[frozen] = content
     return frozen
 
@@ -127,11 +129,6 @@ def _with_annotations(frozen: FunctionType, original: FunctionType) -> FunctionT
     copy = FunctionType(frozen.__code__, frozen.__globals__, frozen.__name__, frozen.__defaults__, frozen.__closure__)
     copy.__annotations__ = get_type_hints(original, include_extras=True)
     return copy
-
-
-def _hashable(origin: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`origin`, where objects without a hash are replaced by their identity."""
-    return tuple(x if isinstance(x, Hashable) else id(x) for x in origin)
 
 
 def _constant(params: EnvParams, result: R, original: Any) -> Callable[[EnvParams], R]:

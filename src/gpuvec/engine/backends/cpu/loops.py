@@ -20,7 +20,7 @@ from gpuvec.engine.compiler.array_ops import cpu_array_ops
 from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function, make_dispatcher
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.compiler.numba_api import cpu_numba
-from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, ResetRequest
+from gpuvec.engine.compiler.types import DeviceFunction, DType
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.layout.schema import SingleAgentSchema
@@ -67,28 +67,13 @@ def _multi_agent_loop(spec: KernelSpec) -> _MultiAgentLoop:
     prologue, finish = "    e0, m, thread = e, 1, 0\n", segment_lines("finish", program.finish)
     reset = f"def reset_env(b, w, e, clock, r):\n{prologue}{segment_lines('reset', program.reset)}{finish}"
     step = f"def step_env(b, w, e, clock):\n{prologue}{segment_lines('step', program.step)}"
-    step += "    has_ended = check_end(b, w, e0, 0, clock)\n"
+    step += "    has_ended = check_end(b, w, e0, 0, 0, clock)\n"
     if program.episode_end:
         step += f"    if has_ended:\n{segment_lines('end', program.episode_end, '        ')}"
     work = f"def make_work(address):\n    return Work({', '.join(views)})\n"
     sources = {"make_work": work, "reset_env": reset, "step_env": step + finish}
     functions = (inline_function(generate_function(name, source, **scope)) for name, source in sources.items())
     return _MultiAgentLoop(scratch_bytes, *functions)
-
-
-def _single_agent_reset(spec: KernelSpec) -> tuple[int, DeviceFunction, DeviceFunction]:
-    """(scratch_bytes, make_work, reset_env) as in `_MultiAgentLoop`, of an environment with one agent, which has no work."""
-    reset, _ = compose_reset_and_step(spec, cpu_memory_ops())
-
-    @inline_function
-    def make_work(address: int) -> int:
-        return 0
-
-    @inline_function
-    def reset_env(b: Batch, w: int, e: int, clock: int, r: ResetRequest) -> None:
-        reset(b, e, clock, r)
-
-    return 0, make_work, reset_env
 
 
 def _make_tuple_reader(tuple_class: type, dtypes: tuple[DType, ...], first: int = 0) -> DeviceFunction:
@@ -150,9 +135,16 @@ def _reset(spec: KernelSpec) -> tuple[Callable[..., None], int]:
     ops, read_batch = cpu_memory_ops(), make_batch_reader(spec.batch)
     read_request = _make_tuple_reader(request_class(spec.env), request_dtypes(spec.env), len(spec.batch._fields))
     if isinstance(spec.schema, SingleAgentSchema):
-        scratch_bytes, make_work, reset_env = _single_agent_reset(spec)
-    else:
-        scratch_bytes, make_work, reset_env, _ = _multi_agent_loop(spec)
+        reset, _ = compose_reset_and_step(spec, ops)
+
+        def single_agent_loop(address: int, scratch: int) -> None:
+            b, r = read_batch(address), read_request(address)
+            clock = ops.load(b.clock, 0, np.uint32)
+            for e in range(b.n):
+                reset(b, e, clock, r)
+
+        return single_agent_loop, 0
+    scratch_bytes, make_work, reset_env, _ = _multi_agent_loop(spec)
 
     def loop(address: int, scratch: int) -> None:
         b, r, w = read_batch(address), read_request(address), make_work(scratch)

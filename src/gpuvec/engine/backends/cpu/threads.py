@@ -84,7 +84,10 @@ class CpuKernels(KernelSet):
             run(address, own_scratch, *steps, first, end, 1)
 
         def launch_on_threads(stream: int, keep: tuple[object, ...] = (arguments, scratch)) -> None:
-            pool, other_threads = self._threads(), zip(other_scratch, other_rows, strict=True)
+            # The other threads are started on first use and, as threads do not survive a fork, in a forked process.
+            if self._pool is None or os.getpid() != self._pid:
+                self._pool, self._pid = ThreadPoolExecutor(self.num_threads - 1, "gpuvec"), os.getpid()
+            pool, other_threads = self._pool, zip(other_scratch, other_rows, strict=True)
             futures = [pool.submit(run, address, memory, *steps, *rows, 0) for memory, rows in other_threads]
             run(address, own_scratch, *steps, first, end, 0)
             for future in futures:
@@ -95,12 +98,6 @@ class CpuKernels(KernelSet):
         if kind == "reset":
             return launch_reset
         return launch_on_threads if other_rows else launch_on_one_thread
-
-    def _threads(self) -> ThreadPoolExecutor:
-        """The other threads, which are started on first use and, as threads do not survive a fork, in a forked process."""
-        if self._pool is None or os.getpid() != self._pid:
-            self._pool, self._pid = ThreadPoolExecutor(self.num_threads - 1, "gpuvec"), os.getpid()
-        return self._pool
 
     def close(self) -> None:
         """Ends the threads."""

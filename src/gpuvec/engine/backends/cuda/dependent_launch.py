@@ -10,14 +10,7 @@ Source: "Programmatic Dependent Launch and Synchronization" in the CUDA C++ Prog
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-from llvmlite import ir
-
-from gpuvec.engine.compiler.llvm import Args, Builder
-from gpuvec.engine.compiler.numba_api import NumbaApi
-from gpuvec.engine.compiler.types import DeviceFunction, Signature, TargetContext
 
 MIN_COMPUTE_CAPABILITY = (9, 0)
 # Permits the launch of the next kernel once all blocks of this one have started. The next kernel waits for the end of this one.
@@ -29,23 +22,6 @@ WAIT = "griddepcontrol.wait;"
 def is_supported(cc: tuple[int, int]) -> bool:
     """Whether devices of compute capability `cc` have programmatic dependent launch."""
     return cc >= MIN_COMPUTE_CAPABILITY
-
-
-def make_wait_for_previous(numba: NumbaApi, compute_capability: Callable[[], tuple[int, int]]) -> DeviceFunction:
-    """Compiles `wait_for_previous()`, which every kernel calls first.
-
-    Args:
-        numba: the modules that intrinsics are declared with.
-        compute_capability: returns the compute capability that is compiled for.
-    """
-
-    def codegen(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
-        function = ir.FunctionType(ir.VoidType(), [])
-        for instruction in (LAUNCH_DEPENDENTS, WAIT) if is_supported(compute_capability()) else ():
-            # The memory clobber keeps the compiler from moving memory accesses across the instruction.
-            builder.call(ir.InlineAsm(function, instruction, "~{memory}", side_effect=True), [])
-
-    return numba.intrinsic("wait_for_previous", lambda _: numba.types.void(), codegen)
 
 
 def driver_launch_config(grid: tuple[int, ...], threads: int, shared_bytes: int = 0, *, dependent: bool) -> Any:

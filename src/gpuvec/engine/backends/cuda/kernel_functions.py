@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, typeof
@@ -11,7 +11,7 @@ from numba import njit, typeof
 from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary, Cubin, GridSize
 from gpuvec.engine.backends.cuda.cpp.source import AuthorSource, compile_source
-from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function
+from gpuvec.engine.compiler.functions import bind, compile_for, generate_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Signature
 from gpuvec.engine.layout.buffer_layout import KernelSpec
@@ -121,13 +121,19 @@ def make_clock_functions(ops: MemoryOps, example_batch: Batch) -> tuple[DeviceFu
         example_batch: a batch with the types of a kernel's argument.
     """
 
-    @inline_function
-    def read_clock(b: Batch, block: int) -> int:
-        return ops.load(b.clock, block, u32)  # type: ignore[no-any-return]  # uint32
+    functions = bind(read_clock, ops=ops), bind(advance_clock, ops=ops)
+    return callable_from_kernel(functions[0], example_batch, 0), callable_from_kernel(functions[1], example_batch, 0, u32(0))
 
-    @inline_function
-    def advance_clock(b: Batch, block: int, steps: int) -> None:
-        # Storing the sum of what `read_clock` returned and `steps` would delay all later loads until that value arrives.
-        ops.atomic_add(b.clock, block, u32(steps))
 
-    return callable_from_kernel(read_clock, example_batch, 0), callable_from_kernel(advance_clock, example_batch, 0, u32(0))
+ops: Any = None  # what the functions below read: the operations on buffers
+
+
+def read_clock(b: Batch, block: int) -> int:
+    """Returns the clock of a block, uint32."""
+    return ops.load(b.clock, block, u32)  # type: ignore[no-any-return]  # uint32
+
+
+def advance_clock(b: Batch, block: int, steps: int) -> None:
+    """Adds a number of steps to the clock of a block."""
+    # Storing the sum of what `read_clock` returned and `steps` would delay all later loads until that value arrives.
+    ops.atomic_add(b.clock, block, u32(steps))

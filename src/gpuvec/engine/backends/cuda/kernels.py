@@ -36,14 +36,13 @@ from gpuvec.engine.compiler.types import Batch, DType, ResetRequest
 from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.single_agent.env_functions import (
-    EnvFunctions,
     env_values,
     load_env,
     make_env_functions,
     register_values,
     store_env_and_start,
 )
-from gpuvec.engine.single_agent.rollout import BRANCHLESS, WITH_BRANCHES, compose_rollout
+from gpuvec.engine.single_agent.rollout import BRANCHLESS, WITH_BRANCHES, rollout, rollout_values
 from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, Policy, RolloutRequest
 from gpuvec.engine.single_agent.step import action_argument, compose_reset_and_step, step
 from gpuvec.random import Key
@@ -134,11 +133,11 @@ def _rollout_body(spec: KernelSpec, policy: Policy, launch_config: SingleAgentLa
     example_batch, _ = example_arguments(spec)
     wait_for_previous = numba_cuda.wait_for_previous()
     style = BRANCHLESS if launch_config.latency_bound else WITH_BRANCHES
-    rollout_env = compose_rollout(spec, ops, policy, style)
+    rollout_env = bind(rollout, **rollout_values(spec, ops, policy, style))
     rollout_env = callable_from_kernel(rollout_env, example_batch, 0, u32(0), RolloutRequest(0))
     read_clock, advance_clock = make_clock_functions(ops, example_batch)
 
-    def rollout(b: Batch, r: RolloutRequest) -> None:
+    def kernel(b: Batch, r: RolloutRequest) -> None:
         wait_for_previous()
         clock = read_clock(b, cuda.blockIdx.x)
         cuda.syncthreads()  # all threads of the block have read its clock
@@ -148,7 +147,7 @@ def _rollout_body(spec: KernelSpec, policy: Policy, launch_config: SingleAgentLa
         if e < b.n:
             rollout_env(b, e, clock, r)
 
-    return rollout
+    return kernel
 
 
 # The functions of an environment with one agent for kernels in CUDA C++ that step it, compiled from Python to LTO-IR.
@@ -188,25 +187,17 @@ def extern_functions(spec: KernelSpec, cc: tuple[int, int], has_shared_envs: boo
     if has_shared_envs:
         ops = ops._replace(any_in_sector=has_ended)
     env, functions, batch = spec.env, make_env_functions(spec, ops), spec.batch
+    schema = functions.schema
     values = env_values(functions, spec.options, ops) | register_values() | {"action": action_argument}
     scope: dict[str, Any] = {"Batch": batch, "Key": Key, "State": env.state, "f32": f32, "i32": i32, "i64": i64, "u32": u32}
     scope |= {"load_env": bind(load_env, **values), "step": bind(step, **values), "observe": functions.observe}
     scope["store_env"] = bind(store_env_and_start, **values)
-    scope |= {f"t_{k}": functions.schema.non_float_fields.get(k, f32) for k in env.state._fields}
-    for name, (types, parameters, body) in _function_sources(functions, len(batch._fields)).items():
-        function = generate_function(name, f"def {name}({parameters}):\n{body}", **scope)
-        code[name] = numba_cuda.compile_extern_c(function, types, name, cc)
-    return code
-
-
-def _function_sources(functions: EnvFunctions, num_members: int) -> dict[str, tuple[str, str, str]]:
-    """{name: (types of the parameters in C, their names, body)} of functions on a batch with that many members."""
-    env, schema = functions.env, functions.schema
+    scope |= {f"t_{k}": schema.non_float_fields.get(k, f32) for k in env.state._fields}
     elements = {k: f"float_fields[{j}]" for j, k in enumerate(schema.float_fields)} | {
         k: f"int_fields[{j}]" for j, k in enumerate(schema.non_float_fields)
     }
-    addresses = ", ".join(f"batch[{j}]" for j in range(num_members - 1))
-    batch = f"    b = Batch({addresses}, i64(batch[{num_members - 1}]))\n"
+    addresses = ", ".join(f"batch[{j}]" for j in range(len(batch._fields) - 1))
+    read_batch = f"    b = Batch({addresses}, i64(batch[{len(batch._fields) - 1}]))\n"
     read_state = f"    s = State({', '.join(f't_{k}({elements[k]})' for k in env.state._fields)})\n"
     write_state = "".join(
         f"    {elements[k]} = {'f32' if k in schema.float_fields else 'i32'}(s.{k})\n" for k in env.state._fields
@@ -218,22 +209,22 @@ def _function_sources(functions: EnvFunctions, num_members: int) -> dict[str, tu
     components = schema.action.components
     action = f"({', '.join(f'action[{j}]' for j in range(components))},)" if components else "action[0]"
     component = "int32*" if schema.action.discrete else "float32*"
-    return {
+    sources = {
         "env_load": (
             "uint64* int64 uint32* uint32* float32* int32*",
             "batch, e, episode_start, rng_stream, float_fields, int_fields",
-            f"{batch}    start, s, key, p = load_env(b, e)\n    episode_start[0] = start\n{write_stream}{write_state}"
+            f"{read_batch}    start, s, key, p = load_env(b, e)\n    episode_start[0] = start\n{write_stream}{write_state}"
             "    return i32(0)\n",
         ),
         "env_observe": (
             "uint64* int64 float32* int32* float32*",
             "batch, e, float_fields, int_fields, row",
-            f"{batch}{read_state}    _, _, _, p = load_env(b, e)\n    obs = observe(s, p)\n{write_row}    return i32(0)\n",
+            f"{read_batch}{read_state}    _, _, _, p = load_env(b, e)\n    obs = observe(s, p)\n{write_row}    return i32(0)\n",
         ),
         "env_step": (
             f"uint64* int64 int64 uint32 uint32* uint32* float32* int32* {component} float32* float32*",
             "batch, e, at, clock, episode_start, rng_stream, float_fields, int_fields, action, row, reward",
-            f"{batch}{read_state}{read_stream}    _, _, _, p = load_env(b, e)\n"
+            f"{read_batch}{read_state}{read_stream}    _, _, _, p = load_env(b, e)\n"
             "    start, s, obs, step_reward, terminated, truncated = "
             f"step(b, e, at, clock, episode_start[0], s, key, p, {action})\n"
             f"    episode_start[0] = u32(start)\n{write_state}{write_row}    reward[0] = step_reward\n"
@@ -242,6 +233,10 @@ def _function_sources(functions: EnvFunctions, num_members: int) -> dict[str, tu
         "env_store": (
             "uint64* int64 uint32 float32* int32*",
             "batch, e, start, float_fields, int_fields",
-            f"{batch}{read_state}    store_env(b, e, start, s)\n    return i32(0)\n",
+            f"{read_batch}{read_state}    store_env(b, e, start, s)\n    return i32(0)\n",
         ),
     }
+    for name, (types, parameters, body) in sources.items():
+        function = generate_function(name, f"def {name}({parameters}):\n{body}", **scope)
+        code[name] = numba_cuda.compile_extern_c(function, types, name, cc)
+    return code

@@ -154,28 +154,24 @@ class CudaKernels(KernelSet):
 
     def load(self, kind: str, spec: KernelSpec, arguments: NDArray[np.uint64], *policy: RolloutPolicy) -> Callable[[int], None]:
         """Loads or compiles kernels. A reset starts the compilation of a step before its own."""
+        from cuda.bindings import driver
+
         source = source_text(spec.env, spec.options.cuda_c)
         start = partial(start_compilation, spec=spec, launch_config=self._launch_config, cc=self._cc, source=source)
         if kind == "reset" and not isinstance(self._launch_config, SingleAgentLaunch):  # which may need no step, but rollouts
             with suppress(Exception):  # `step` raises the error again.
                 start("step")
         compilation = start(kind, policy=policy[0] if policy else None)
-        with self._device.current():
-            return self._launcher(compilation.result(), arguments)
-
-    def _launcher(self, cubins: list[Cubin], arguments: NDArray[np.uint64]) -> Callable[[int], None]:
-        """`launch(stream)`, which launches the kernels one after the other."""
-        from cuda.bindings import driver
-
         pointers = arguments.ctypes.data + 8 * np.arange(len(arguments), dtype=np.uint64)
         is_dependent = dependent_launch.is_supported(self._cc)
         launches, configs, kernels = [], [], []
-        for cubin in cubins:
-            function, kernel = load_on_device(self._device, cubin.code, cubin.name)
-            grid = (cubin.num_blocks(self.num_envs),)
-            configs.append(dependent_launch.driver_launch_config(grid, cubin.threads, dependent=is_dependent))
-            launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
-            kernels.append(kernel)
+        with self._device.current():
+            for cubin in compilation.result():
+                function, kernel = load_on_device(self._device, cubin.code, cubin.name)
+                grid = (cubin.num_blocks(self.num_envs),)
+                configs.append(dependent_launch.driver_launch_config(grid, cubin.threads, dependent=is_dependent))
+                launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
+                kernels.append(kernel)
         parameters: int = pointers.ctypes.data
         current_stream = 0
 

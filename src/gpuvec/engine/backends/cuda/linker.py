@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from gpuvec.engine.backends.cuda.binary import Binary
 
 
-def link(ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: Sequence[bytes] = ()) -> Binary:
+def link(
+    ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: Sequence[bytes] = (), suffix: str = ""
+) -> Binary:
     """Links a kernel to machine code.
 
     Args:
@@ -17,10 +19,11 @@ def link(ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: S
         cc: the compute capability.
         with_log: whether to return the linker's log. The linker's cache is not used then, as its entries have no log.
         libraries: LTO-IR of functions that the kernel calls.
+        suffix: of the architecture, "a" for instructions that later ones lack.
     """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=with_log, no_cache=with_log)
+    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}{suffix}", link_time_optimization=True, verbose=with_log, no_cache=with_log)
     linker = Linker(*map(ObjectCode.from_ltoir, (bytes(ltoir), *libraries)), options=options)
     cubin = bytes(linker.link("cubin").code)
     name = re.search(rb"\.nv\.constant0\.(\w+)", cubin)

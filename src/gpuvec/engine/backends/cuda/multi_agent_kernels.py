@@ -26,9 +26,9 @@ from gpuvec.engine.layout.buffer_layout import KernelSpec
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors import NeighborSearch
-from gpuvec.engine.multi_agent.observation_stores import TileFunctions, tile_elements
+from gpuvec.engine.multi_agent.observation_stores import tile_elements
 from gpuvec.engine.multi_agent.program import Program, make_program
-from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
+from gpuvec.engine.multi_agent.segments import BlockShape, Segment, segment_source
 from gpuvec.engine.multi_agent.state_access import WorkArrays
 from gpuvec.errors import OutOfMemoryError
 
@@ -37,8 +37,6 @@ WORD_ALIGNMENT = ", 16"  # bytes, of arrays that threads access in words of 16 b
 PROLOGUE = (
     "    wait_for_previous()\n    block, thread = assume_nonnegative(cuda.blockIdx.x), assume_nonnegative(cuda.threadIdx.x)\n"
 )
-# Example arguments of a segment's function, after the batch and the work
-SEGMENT_EXAMPLES = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
 MAX_SHARED_BYTES = 48 << 10  # of the arrays that the threads of a block share
 SEARCH_BLOCKS_PER_SM = 8  # for which a multiprocessor should have registers, in a search that visits all agents
 # More blocks on a multiprocessor hide more latency, and a thread rarely reloads the registers that it spills.
@@ -69,28 +67,14 @@ def compose_kernels(spec: KernelSpec, launch: MultiAgentLaunch, is_step: bool) -
         spec: what the kernels are compiled from.
         launch: how envs are distributed over blocks.
         is_step: whether the kernels are those of a step.
+
+    Raises:
+        OutOfMemoryError: the arrays that the threads of a block share do not fit into its shared memory.
     """
     schema = spec.schema
     assert isinstance(schema, MultiAgentSchema), "of an environment whose envs are shared by threads"
     program = _program(spec, launch)
-    _require_shared_memory(schema, program.arrays, launch)
-    examples = example_arguments(spec)
-    num_features = 0 if schema.role_schemas else schema.num_features
-    parts = _KernelParts(program, launch, schema.num_agents, num_features, is_step, *examples)
-    grid_size = GridSize(1, launch.envs_per_block)
-    body, threads = _program_body(parts), launch.threads_per_block
-    kernels = [Kernel(body, None, threads, grid_size, launch.min_blocks_per_sm, MAX_SPILL_BYTES)]
-    if not launch.split:
-        return kernels
-    if program.search is not None:
-        kernels.append(_search_kernel(parts, program.search))
-    tile = program.row_kernel.tile if launch.tile_rows else None
-    return [*kernels, _item_kernel(parts) if tile is None else _tile_kernel(parts, tile)]
-
-
-def _require_shared_memory(schema: MultiAgentSchema, arrays: WorkArrays, launch: MultiAgentLaunch) -> None:
-    """Raises OutOfMemoryError if the arrays that the threads of a block share do not fit into its shared memory."""
-    sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (dtype, shape) in arrays.items()}
+    sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (dtype, shape) in program.arrays.items()}
     needed, (name, largest) = sum(sizes.values()), max(sizes.items(), key=lambda item: item[1])
     if needed > MAX_SHARED_BYTES:
         cause = f"actions of {schema.action.components} components" if name == "actions" else f"numbers of the array {name!r}"
@@ -99,6 +83,15 @@ def _require_shared_memory(schema: MultiAgentSchema, arrays: WorkArrays, launch:
             f"a world of {schema.num_agents:,} agents is too large for {block}: {launch.envs_per_block} world(s) "
             f"need {needed:,}, {largest:,} of them for {cause}. Use fewer agents, shorter actions or fewer scalars, or the CPU."
         )
+    examples = example_arguments(spec)
+    num_features = 0 if schema.role_schemas else schema.num_features
+    parts = _KernelParts(program, launch, schema.num_agents, num_features, is_step, *examples)
+    grid_size = GridSize(1, launch.envs_per_block)
+    body, threads = _program_body(parts), launch.threads_per_block
+    kernels = [Kernel(body, None, threads, grid_size, launch.min_blocks_per_sm, MAX_SPILL_BYTES)]
+    if program.search is not None:
+        kernels.append(_search_kernel(parts, program.search))
+    return [*kernels, _row_kernel(parts)] if launch.split else kernels
 
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
@@ -110,29 +103,28 @@ def _program(spec: KernelSpec, launch: MultiAgentLaunch) -> Program:
 
 def _program_body(parts: _KernelParts) -> FunctionType:
     """The Python function of the first kernel, which runs the segments of a step or a reset."""
-    program, envs = parts.program, parts.launch.envs_per_block
     read_clock, advance_clock = make_clock_functions(numba_cuda.cuda_memory_ops(), parts.example_batch)
     divmod_u32 = divmod if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().divmod_u32
-    scope = _prologue_scope() | {"Work": program.work, "read_clock": read_clock, "advance_clock": advance_clock, "u32": u32}
-    scope |= {"divmod_u32": divmod_u32, "i32": np.int32}
-    source = parts.source_head + _shared_array_lines(program.arrays, scope, program.aligned_arrays)
-    source += f"    e0 = assume_nonnegative(block * {envs})\n"
-    source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"
-    source += "    clock = read_clock(b, block)\n"
+    scope = _prologue_scope() | {"Work": parts.program.work, "divmod_u32": divmod_u32, "i32": np.int32, "u32": u32}
+    scope |= {"read_clock": read_clock, "advance_clock": advance_clock}
+    source = parts.source_head + _shared_array_lines(parts.program.arrays, scope, parts.program.aligned_arrays)
+    envs = parts.launch.envs_per_block
+    num_envs = "1" if envs == 1 else f"min({envs}, assume_nonnegative(b.n - e0))"
+    source += f"    e0 = assume_nonnegative(block * {envs})\n    m = {num_envs}\n    clock = read_clock(b, block)\n"
     block = BlockShape(envs, parts.num_agents, parts.launch.threads_per_block)
-    finish = _segment_lines(parts, "finish", program.finish, block, scope)
+    finish = _segment_lines(parts, "finish", parts.program.finish, block, scope)
     if parts.is_step:
-        source += "    clock = u32(clock + u32(1))\n" + _segment_lines(parts, "step", program.step, block, scope)
+        source += "    clock = u32(clock + u32(1))\n" + _segment_lines(parts, "step", parts.program.step, block, scope)
         # All threads have read the clock, as the segments of a step have a barrier.
         source += "    if thread == 0:\n        advance_clock(b, block, u32(1))\n"
-        scope["check_end"] = _segment_function(parts, program.check_end)
-        env_ended = f"{block.has_env} and check_end(b, w, e0 + {block.env}, {block.env}, clock)"
+        scope["check_end"] = _segment_function(parts, parts.program.check_end)
+        env_ended = f"{block.has_env} and check_end(b, w, e0 + {block.env}, {block.env}, 0, clock)"
         source += f"    any_ended = cuda.syncthreads_or(i32({env_ended}))\n"
-        if program.episode_end:
+        if parts.program.episode_end:
             source += "    if any_ended != 0:\n"
-            source += _segment_lines(parts, "end", program.episode_end, block, scope, " " * 8)
+            source += _segment_lines(parts, "end", parts.program.episode_end, block, scope, " " * 8)
     else:
-        source += _segment_lines(parts, "reset", program.reset, block, scope)
+        source += _segment_lines(parts, "reset", parts.program.reset, block, scope)
     body: FunctionType = generate_function("kernel", source + finish, **scope)
     return body
 
@@ -148,35 +140,43 @@ def _search_kernel(parts: _KernelParts, search: NeighborSearch) -> Kernel:
         scope[f"search_{n}"] = callable_from_kernel(function, batch, work, 0, 0, True, 0)
         source += f"        search_{n}(b, w, block, thread, is_step, number)\n        cuda.syncthreads()\n"
     source += "        number = assume_nonnegative(number + 1)\n"
-    blocks, threads = launch.search_blocks_per_env, launch.threads_per_search_block
-    grid_size = GridSize(blocks, 1) if blocks else GridSize(parts.num_agents, threads)
+    grid_size = (
+        GridSize(launch.search_blocks_per_env, 1)
+        if launch.search_blocks_per_env
+        else GridSize(parts.num_agents, launch.threads_per_search_block)
+    )
     body = generate_function("kernel", source, **scope)
-    return Kernel(body, None, threads, grid_size, min_blocks_per_sm=1 if blocks else SEARCH_BLOCKS_PER_SM)
+    return Kernel(
+        body,
+        None,
+        launch.threads_per_search_block,
+        grid_size,
+        min_blocks_per_sm=1 if launch.search_blocks_per_env else SEARCH_BLOCKS_PER_SM,
+    )
 
 
-def _tile_kernel(parts: _KernelParts, functions: TileFunctions) -> Kernel:
-    """The third kernel, if rows of observations are assembled in shared memory: a block has a tile of rows."""
-    threads, tile_rows = parts.launch.threads_per_row_block, parts.launch.tile_rows
-    batch, tile = parts.example_batch, np.zeros(1, np.float32)
-    scope = _prologue_scope() | {"is_step": parts.is_step, "tile_rows": tile_rows, "f32": np.float32}
-    scope["elements"] = tile_elements(tile_rows, parts.num_features)
-    scope["fill"] = callable_from_kernel(functions.fill, batch, tile, 0, 0, 0)
-    scope["drain"] = callable_from_kernel(functions.drain, batch, tile, 0, 0, 0, True)
-    source = f"{parts.source_head}    tile = {_shared_array('tile', 'elements', 'f32', True)}\n    r0 = block * tile_rows\n"
-    source += f"    m = min(tile_rows, assume_nonnegative(b.n * {parts.num_agents} - r0))\n    fill(b, tile, r0, m, thread)\n"
-    source += "    cuda.syncthreads()\n    drain(b, tile, r0, m, thread, is_step)\n"
-    return Kernel(generate_function("kernel", source, **scope), None, threads, GridSize(parts.num_agents, tile_rows))
-
-
-def _item_kernel(parts: _KernelParts) -> Kernel:
-    """The third kernel, if observations are stored directly: a thread has one item of a row."""
-    threads, rows = parts.launch.threads_per_row_block, parts.program.row_kernel
-    items = rows.items_per_env
+def _row_kernel(parts: _KernelParts) -> Kernel:
+    """The third kernel, which writes observations: a block has a tile of rows, or a thread has an item of a row."""
     scope = _prologue_scope() | {"is_step": parts.is_step}
-    scope["store_item"] = callable_from_kernel(rows.store_item, parts.example_batch, 0, True)
-    source = parts.source_head + f"    item = block * {threads} + thread\n"
-    source += f"    if item < b.n * {items}:\n        store_item(b, item, is_step)\n"
-    return Kernel(generate_function("kernel", source, **scope), None, threads, GridSize(items, threads))
+    if parts.program.row_kernel.tile is None or not parts.launch.tile_rows:
+        grid_size = GridSize(parts.program.row_kernel.items_per_env, parts.launch.threads_per_row_block)
+        scope["store_item"] = callable_from_kernel(parts.program.row_kernel.store_item, parts.example_batch, 0, True)
+        source = f"    item = block * {parts.launch.threads_per_row_block} + thread\n"
+        source += f"    if item < b.n * {parts.program.row_kernel.items_per_env}:\n        store_item(b, item, is_step)\n"
+    else:
+        grid_size, tile = GridSize(parts.num_agents, parts.launch.tile_rows), np.zeros(1, np.float32)
+        scope |= {"tile_rows": parts.launch.tile_rows, "f32": np.float32}
+        scope["elements"] = tile_elements(parts.launch.tile_rows, parts.num_features)
+        scope["fill"] = callable_from_kernel(parts.program.row_kernel.tile.fill, parts.example_batch, tile, 0, 0, 0)
+        scope["drain"] = callable_from_kernel(parts.program.row_kernel.tile.drain, parts.example_batch, tile, 0, 0, 0, True)
+        source = f"    tile = {_shared_array('tile', 'elements', 'f32', True)}\n    r0 = block * tile_rows\n"
+        source += (
+            f"    m = min(tile_rows, assume_nonnegative(b.n * {parts.num_agents} - r0))\n    fill(b, tile, r0, m, thread)\n"
+        )
+        source += "    cuda.syncthreads()\n    drain(b, tile, r0, m, thread, is_step)\n"
+    return Kernel(
+        generate_function("kernel", parts.source_head + source, **scope), None, parts.launch.threads_per_row_block, grid_size
+    )
 
 
 def _prologue_scope() -> dict[str, Any]:
@@ -218,7 +218,7 @@ def _segment_function(parts: _KernelParts, segment: Segment) -> DeviceFunction:
     """The function of a segment in the form that a kernel calls."""
     request = [parts.example_request] if segment.takes_request else []
     work = _example_work(parts.program)
-    return callable_from_kernel(segment.function, parts.example_batch, work, *SEGMENT_EXAMPLES[segment.unit], u32(0), *request)
+    return callable_from_kernel(segment.function, parts.example_batch, work, 0, 0, 0, u32(0), *request)
 
 
 def _segment_lines(
@@ -235,7 +235,7 @@ def _segment_lines(
         scope[f"{name}_{n}"] = _segment_function(parts, segment)
         if segment.after_round is not None:
             work = _example_work(parts.program)
-            arguments = parts.example_batch, work, *SEGMENT_EXAMPLES[BLOCK], u32(0)
+            arguments = parts.example_batch, work, 0, 0, 0, u32(0)
             scope[f"{name}_{n}_after_round"] = callable_from_kernel(segment.after_round, *arguments)
         lines += segment_source(segment, f"{name}_{n}", block, margin)
     return lines.replace("barrier()", "cuda.syncthreads()")

@@ -14,14 +14,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from llvmlite import ir
 from numba import config
 from numpy.typing import NDArray
 
-from gpuvec.engine.backends.cuda.dependent_launch import make_wait_for_previous
+from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.compiler.array_ops import ArrayOps, cpu_array_ops, make_array_ops
 from gpuvec.engine.compiler.frames import with_large_frame
+from gpuvec.engine.compiler.llvm import Args, Builder
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
-from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Signature
+from gpuvec.engine.compiler.numba_api import NumbaApi
+from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, Signature, TargetContext
 from gpuvec.engine.multi_agent.context import SharedCounters, cpu_shared_counters
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
@@ -99,7 +102,14 @@ def wait_for_previous() -> DeviceFunction:
         return lambda: None
     from numba.cuda.core.targetconfig import ConfigStack
 
-    return make_wait_for_previous(NUMBA_CUDA, lambda: ConfigStack.top_or_none().compute_capability)
+    def codegen(_: NumbaApi, context: TargetContext, builder: Builder, sig: Signature, args: Args) -> None:
+        function = ir.FunctionType(ir.VoidType(), [])
+        is_supported = dependent_launch.is_supported(ConfigStack.top_or_none().compute_capability)
+        for instruction in (dependent_launch.LAUNCH_DEPENDENTS, dependent_launch.WAIT) if is_supported else ():
+            # The memory clobber keeps the compiler from moving memory accesses across the instruction.
+            builder.call(ir.InlineAsm(function, instruction, "~{memory}", side_effect=True), [])
+
+    return NUMBA_CUDA.intrinsic("wait_for_previous", lambda _: NUMBA_CUDA.types.void(), codegen)
 
 
 @cache

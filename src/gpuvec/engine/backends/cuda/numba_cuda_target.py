@@ -7,8 +7,6 @@ passed to NVVM once, not once for each chain of calls that leads to its function
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -169,26 +167,6 @@ def gpu_dispatcher(function: Any) -> GpuDispatcher:
     return _gpu_dispatchers[function]
 
 
-@contextmanager
-def _compute_capability_of_caller() -> Iterator[None]:
-    """A context in which numba-cuda compiles its own implementations of built-in functions for the kernel that calls them.
-
-    Its own dispatcher compiles those that are written in Python, and asks the driver for the current device. No interface of
-    numba-cuda names another one, so its name for that question is replaced in this block. Other threads get the old answer.
-    """
-    current_device = dispatcher.get_current_device
-
-    def device_of_caller() -> Any:
-        options = ConfigStack.top_or_none()  # of this thread
-        return current_device() if options is None else SimpleNamespace(compute_capability=options.compute_capability)
-
-    dispatcher.get_current_device = device_of_caller
-    try:
-        yield
-    finally:
-        dispatcher.get_current_device = current_device
-
-
 def _compile(
     function: Any, args: tuple[NumbaType, ...], return_type: NumbaType | None, options: CUDAFlags, convention: Any, **abi: str
 ) -> Any:
@@ -229,8 +207,20 @@ def compile_for_gpu(
     options.inline, options.compute_capability, options.lto = "never", cc, output == "ltoir"
     options.nvvm_options = {"fastmath": False, "opt": 3} | ({"gen-lto": None} if options.lto else {})
     abi = {} if c_name is None else {"abi_name": c_name}
-    with _compute_capability_of_caller():
+    # numba-cuda's own dispatcher compiles built-in functions that are written in Python, and asks the driver for the current
+    # device. No interface of numba-cuda names the one of the kernel that calls them, so its name for that question is replaced
+    # here. Other threads get the old answer.
+    current_device = dispatcher.get_current_device
+
+    def device_of_caller() -> Any:
+        options = ConfigStack.top_or_none()  # of this thread
+        return current_device() if options is None else SimpleNamespace(compute_capability=options.compute_capability)
+
+    dispatcher.get_current_device = device_of_caller
+    try:
         compiled = _compile(function, args, return_type, options, CUDACallConv if c_name is None else CUDACABICallConv, **abi)
+    finally:
+        dispatcher.get_current_device = current_device
     library = compiled.library
     if c_name is None:
         kernel = library.get_function(compiled.fndesc.llvm_func_name)

@@ -24,6 +24,7 @@ from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.dependent_launch import driver_launch_config, is_supported
 from gpuvec.engine.backends.cuda.launch import check_driver, load_on_device
+from gpuvec.engine.backends.cuda.linker import link
 from gpuvec.engine.backends.device import Device
 from gpuvec.errors import DeviceError
 
@@ -141,9 +142,10 @@ def compile_cuda_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
     Raises:
         DeviceError: it does not compile; the message contains the compiler's.
     """
-    from cuda.core import Linker, LinkerOptions, ObjectCode, Program, ProgramOptions
+    from cuda.core import Program, ProgramOptions
 
-    arch = f"sm_{cc[0]}{cc[1]}{'a' if kernel.is_architecture_specific else ''}"
+    suffix = "a" if kernel.is_architecture_specific else ""
+    arch = f"sm_{cc[0]}{cc[1]}{suffix}"
     options = ProgramOptions(
         name=kernel.file.name,
         arch=arch,
@@ -156,12 +158,7 @@ def compile_cuda_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
         compiled = Program(kernel.source, "c++", options).compile("ltoir" if kernel.libraries else "cubin")
         if not kernel.libraries:
             return Binary(bytes(compiled.code), kernel.name)
-        linker = Linker(
-            compiled,
-            *(ObjectCode.from_ltoir(code) for code in kernel.libraries),
-            options=LinkerOptions(arch=arch, link_time_optimization=True, verbose=True, no_cache=True),
-        )
-        binary = Binary(bytes(linker.link("cubin").code), kernel.name, linker.get_info_log())
+        binary = link(bytes(compiled.code), cc, True, kernel.libraries, suffix)
         if WGMMA_WARNING in binary.log:
             raise DeviceError(f"the assembler serialises its asynchronous products:\n{binary.log}")
         return binary

@@ -99,25 +99,24 @@ def make_cuda_functions(spec: KernelSpec, numba: NumbaApi | None = None) -> Cuda
 @lru_cache(maxsize=16)
 def _make_cuda_functions(spec: KernelSpec, numba: NumbaApi, texts: tuple[tuple[Path, str], ...]) -> CudaFunctions:
     """As `make_cuda_functions`, for a frozen environment; `texts` are the author's file, and the files that it includes."""
-    env, schema = spec.env, spec.schema
     for path, content in texts:
         refuse_shared_variables(path, content)
     file, text = texts[0]
     # C++ has no literal for a float that is not finite: the kernel passes its value.
-    not_finite = (k for k, value in env.params._asdict().items() if isinstance(value, float) and not math.isfinite(value))
-    runtime_params = (*spec.options.per_env, *env.reset_options, *not_finite)
-    make_prototypes: Any = single_agent_prototypes if isinstance(env, SingleAgentEnv) else multi_agent_prototypes
-    prototypes: dict[Callable[..., Any], Prototype] = make_prototypes(env, schema)
-    lines = find_definitions(file, text, {f.name for f in prototypes.values()}, module_globals(first_function(env.reset)))
-    header = header_text(env, schema, runtime_params)
+    not_finite = (k for k, value in spec.env.params._asdict().items() if isinstance(value, float) and not math.isfinite(value))
+    runtime_params = (*spec.options.per_env, *spec.env.reset_options, *not_finite)
+    make_prototypes: Any = single_agent_prototypes if isinstance(spec.env, SingleAgentEnv) else multi_agent_prototypes
+    prototypes: dict[Callable[..., Any], Prototype] = make_prototypes(spec.env, spec.schema)
+    lines = find_definitions(file, text, {f.name for f in prototypes.values()}, module_globals(first_function(spec.env.reset)))
+    header = header_text(spec.env, spec.schema, runtime_params)
     # A process may link several files: the hash keeps the symbols of their functions distinct.
     digest = hashlib.sha256((header + "\0".join(content for _, content in texts)).encode()).hexdigest()[:12]
     symbols = {author: f"gpuvec_{digest}_{f.name}" for author, f in prototypes.items() if f.name in lines}
-    callers = _CallerFactory(env, schema, runtime_params, numba)
+    callers = _CallerFactory(spec.env, spec.schema, runtime_params, numba)
     replacements = {author: callers.make(author, prototypes[author], symbol) for author, symbol in symbols.items()}
     functions = {symbol: (prototypes[author], lines[prototypes[author].name]) for author, symbol in symbols.items()}
     source = AuthorSource(file, text, header, wrapper_text(file, functions))
-    return CudaFunctions(make_kernel_spec(_replace_functions(env, replacements), spec.options), source)
+    return CudaFunctions(make_kernel_spec(_replace_functions(spec.env, replacements), spec.options), source)
 
 
 class _CallerFactory:
@@ -265,22 +264,20 @@ def _allocate_struct(numba: NumbaApi, builder: Builder, member_types: Sequence[i
 def _argument(numba: NumbaApi, context: TargetContext, builder: Builder, group_type: NumbaType, group: ir.Value) -> ir.Value:
     """Returns the C function's argument for a `group` of Numba type `group_type`.
 
-    The argument is a number itself, or the address of a structure on the stack with the elements of a tuple.
+    The argument is a number itself, or the address of a structure on the stack with the elements of a tuple: the address of an
+    array, a bool as a byte, or a number itself.
     """
     if not isinstance(group_type, numba.types.BaseTuple):
         return group
     elements = zip(group_type.types, numba.cgutils.unpack_tuple(builder, group), strict=True)
-    values = [_struct_member(numba, context, builder, element_type, element) for element_type, element in elements]
+    values = []
+    for element_type, element in elements:
+        if is_static(element_type) or isinstance(element_type, numba.types.Array):
+            values.append(builder.bitcast(element_address(context, builder, element_type, element), INT8.as_pointer()))
+        else:
+            is_narrow_bool = element_type == numba.types.boolean and element.type.width < 8
+            values.append(builder.zext(element, INT8) if is_narrow_bool else element)
     struct = _allocate_struct(numba, builder, [value.type for value in values])
     for k, value in enumerate(values):
         builder.store(value, builder.gep(struct, [INT32(0), INT32(k)]))
     return builder.bitcast(struct, INT8.as_pointer())
-
-
-def _struct_member(
-    numba: NumbaApi, context: TargetContext, builder: Builder, value_type: NumbaType, value: ir.Value
-) -> ir.Value:
-    """Returns what a structure contains for `value`: the address of an array, a bool as a byte, or a number itself."""
-    if is_static(value_type) or isinstance(value_type, numba.types.Array):
-        return builder.bitcast(element_address(context, builder, value_type, value), INT8.as_pointer())
-    return builder.zext(value, INT8) if value_type == numba.types.boolean and value.type.width < 8 else value

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.backends.cuda.cpp.prototypes import CPP_TYPES, INDICES, PARAMETERS, Prototype, observation_type
-from gpuvec.engine.layout.buffers import SCALARS, Buffer
+from gpuvec.engine.layout.buffers import SCALARS
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import ActionLayout, EnvSchema, MultiAgentSchema
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign
@@ -36,37 +36,47 @@ def header_text(env: Environment, schema: EnvSchema, runtime_params: Collection[
         runtime_params: names of parameters that are members of `Params`; all others are constants in it.
     """
     constants = f"FEATURES = {schema.num_features}"
-    if isinstance(schema, MultiAgentSchema):
+    members, p = [], kernel_params(env)
+    for name, value in zip(p._fields, p, strict=True):
+        if isinstance(value, np.ndarray):
+            members.append(f"const {CPP_TYPES[value.dtype.type]}* {name};")
+        elif name in runtime_params:
+            members.append(f"{CPP_TYPES[SCALARS[type(getattr(env.params, name))]]} {name};")
+        else:
+            members.append(f"static constexpr {constant_definition(name, value)};")
+    # Without images `Pixel` ignores its arguments, and so a file compiles.
+    pixel = ["struct Pixel { template <typename... T> __device__ Pixel(T...) {} };"]
+    if not isinstance(schema, MultiAgentSchema):
+        pixel = []
+        fields = {k: f"{CPP_TYPES[schema.non_float_fields.get(k, np.float32)]} {k}" for k in env.state._fields}
+    else:
+        if schema.obs.is_image:
+            pixel = [f"using Pixel = {observation_type(schema)};"]
+        fields = {k: f"{CPP_TYPES[dtype]} {k}" for k, dtype in schema.scalar_fields.items()}
+        for k, buffer in schema.array_fields.items():  # a pointer to the elements of one env, with an index per axis
+            sizes = "".join(f"[{size}]" for size in buffer.shape[1:])
+            fields[k] = f"{CPP_TYPES[buffer.dtype]}{f' (*{k}){sizes}' if sizes else f'* {k}'}"
         if not schema.is_single_agent:
             constants += f", AGENTS = {schema.num_agents}, MAX_NEIGHBORS = {schema.observation.max_neighbors}"
         constants += "".join(f", {name} = {size}" for name, size in _size_constants(schema).items())
+    fields = {k: fields[k] for k in env.state._fields}
+    if isinstance(env, SingleAgentEnv):
+        step = {"s": "State s", "reward": "float reward", "terminated": "bool terminated"}
+        state = f"{struct_declaration('State', fields)}\n{struct_declaration('Step', step)}"
+    else:
+        state = f"struct State {{ {' '.join(f'{field};' for field in fields.values())} }};"
     return "\n".join(
         [
             LIBRARY.read_text(),
             f"[[maybe_unused]] constexpr int {constants};",
             f"using Action = {action_type(schema.action)};",
             *_tuple_declarations(env),
-            *([f"{_pixel_declaration(schema)};"] if isinstance(schema, MultiAgentSchema) else []),
-            _state_declarations(env, schema),
-            _params_declaration(env, runtime_params),
+            *pixel,
+            state,
+            f"struct Params {{ {' '.join(members)} }};",
             "",
         ]
     )
-
-
-def _state_declarations(env: Environment, schema: EnvSchema) -> str:
-    """The declaration of `State`, and for one agent that of `Step`, which the author's function `step` returns."""
-    names = env.state._fields
-    if isinstance(schema, MultiAgentSchema):
-        declarations = {k: f"{CPP_TYPES[dtype]} {k}" for k, dtype in schema.scalar_fields.items()}
-        declarations |= {k: pointer_declaration(k, field) for k, field in schema.array_fields.items()}
-        if not isinstance(env, SingleAgentEnv):
-            return f"struct State {{ {' '.join(f'{declarations[k]};' for k in names)} }};"
-    else:
-        declarations = {k: f"{CPP_TYPES[schema.non_float_fields.get(k, np.float32)]} {k}" for k in names}
-    state = struct_declaration("State", {k: declarations[k] for k in names})
-    step = {"s": "State s", "reward": "float reward", "terminated": "bool terminated"}
-    return f"{state}\n{struct_declaration('Step', step)}"
 
 
 def _size_constants(schema: MultiAgentSchema) -> dict[str, int]:
@@ -82,13 +92,6 @@ def _size_constants(schema: MultiAgentSchema) -> dict[str, int]:
     return constants
 
 
-def _pixel_declaration(schema: EnvSchema) -> str:
-    """The declaration of `Pixel`, the channels of a pixel. Without images it ignores its arguments, and so a file compiles."""
-    if schema.obs.is_image:
-        return f"using Pixel = {observation_type(schema)}"
-    return "struct Pixel { template <typename... T> __device__ Pixel(T...) {} }"
-
-
 def _tuple_declarations(env: Environment) -> list[str]:
     """Declarations of `Tuple<...>` for each number of scalars that a phase of `env` assigns."""
     resets = env.reset if isinstance(env.reset, tuple) else ()
@@ -101,19 +104,6 @@ def _tuple_declarations(env: Environment) -> list[str]:
         template = f"template <{', '.join(f'typename T{k}' for k in range(count))}> "
         lines.append(template + struct_declaration("Tuple", fields, f"<{types}>"))
     return lines
-
-
-def _params_declaration(env: Environment, runtime_params: Collection[str]) -> str:
-    """The declaration of `Params`: constants, values that are known at run time, and pointers to tables."""
-    members, p = [], kernel_params(env)
-    for name, value in zip(p._fields, p, strict=True):
-        if isinstance(value, np.ndarray):
-            members.append(f"const {CPP_TYPES[value.dtype.type]}* {name};")
-        elif name in runtime_params:
-            members.append(f"{CPP_TYPES[SCALARS[type(getattr(env.params, name))]]} {name};")
-        else:
-            members.append(f"static constexpr {constant_definition(name, value)};")
-    return f"struct Params {{ {' '.join(members)} }};"
 
 
 def struct_declaration(name: str, members: Mapping[str, str], arguments: str = "") -> str:
@@ -139,12 +129,6 @@ def action_type(actions: ActionLayout) -> str:
     return f"{'Ints' if actions.discrete else 'Floats'}<{actions.components}>"
 
 
-def pointer_declaration(name: str, field: Buffer) -> str:
-    """Returns the declaration of the pointer `name` to the elements of a state's `field` in one env, with an index per axis."""
-    cpp_type, sizes = CPP_TYPES[field.dtype], "".join(f"[{size}]" for size in field.shape[1:])
-    return f"{cpp_type} (*{name}){sizes}" if sizes else f"{cpp_type}* {name}"
-
-
 def constant_definition(name: str, value: Any) -> str:
     """Returns the definition of the constant `name` with exactly the `value`: a bool, a NumPy integer, or a finite float."""
     if isinstance(value, bool):
@@ -158,6 +142,8 @@ def constant_definition(name: str, value: Any) -> str:
 def wrapper_text(file: Path, functions: Mapping[str, tuple[Prototype, int]]) -> str:
     """Returns what is compiled after the author's file: a check of each function's type, and a wrapper with C linkage for it.
 
+    A wrapper stores the result of the author's function at its last argument.
+
     Args:
         file: the author's file, which the message of a failed check names.
         functions: {symbol of the wrapper: (the prototype of the author's function, the line of its definition in `file`)}.
@@ -168,25 +154,20 @@ def wrapper_text(file: Path, functions: Mapping[str, tuple[Prototype, int]]) -> 
         message = f"{f.name} must have the type: {f.declaration}"
         lines.append(f'static_assert(IsSame<decltype(&{f.name}), {f.pointer_type}>::value, "{message}");')
     lines.append('#line 1 "<gpuvec wrappers>"')
-    lines += [_wrapper(symbol, f) for symbol, (f, _) in functions.items()]
+    for symbol, (f, _) in functions.items():
+        parameters = [PARAMETERS[k].wrapper_declaration for k in f.parameters]
+        call = f"{f.name}({', '.join(PARAMETERS[k].argument for k in f.parameters)})"
+        if f.numbers is not None:
+            # Kernels know the arrays of a state, whose addresses do not change: its numbers alone are returned.
+            members = " ".join(f"{cpp_type} v{k};" for k, (cpp_type, _) in enumerate(f.numbers))
+            lines += [f"struct {symbol}_result {{ {members} }};"] if f.numbers else []
+            parameters += [f"{symbol}_result* out"] if f.numbers else []
+            values = ", ".join(expression for _, expression in f.numbers)
+            call = f"const {f.returns} r = {call}; *out = {{{values}}}" if f.numbers else call
+        elif f.returns != "void":
+            # A bool is returned as an int: in memory it would be one byte, and a register of a GPU has four.
+            parameters.append(f"{'int' if f.returns == 'bool' else f.returns}* out")
+            call = f"*out = {call}"
+        assumptions = "".join(f"__builtin_assume({PARAMETERS[k].argument} >= 0); " for k in f.parameters if k in INDICES)
+        lines.append(f'extern "C" __device__ void {symbol}({", ".join(parameters)}) {{\n    {assumptions}{call};\n}}')
     return "\n".join(lines) + "\n"
-
-
-def _wrapper(symbol: str, f: Prototype) -> str:
-    """The definition of the wrapper `symbol`, which stores the result of the author's function at its last argument."""
-    parameters = [PARAMETERS[k].wrapper_declaration for k in f.parameters]
-    call = f"{f.name}({', '.join(PARAMETERS[k].argument for k in f.parameters)})"
-    result_type = ""
-    if f.numbers is not None:
-        # Kernels know the arrays of a state, whose addresses do not change: its numbers alone are returned.
-        members = " ".join(f"{cpp_type} v{k};" for k, (cpp_type, _) in enumerate(f.numbers))
-        result_type = f"struct {symbol}_result {{ {members} }};\n" if f.numbers else ""
-        parameters += [f"{symbol}_result* out"] if f.numbers else []
-        values = ", ".join(expression for _, expression in f.numbers)
-        call = f"const {f.returns} r = {call}; *out = {{{values}}}" if f.numbers else call
-    elif f.returns != "void":
-        # A bool is returned as an int: in memory it would be one byte, and a register of a GPU has four.
-        parameters.append(f"{'int' if f.returns == 'bool' else f.returns}* out")
-        call = f"*out = {call}"
-    assumptions = "".join(f"__builtin_assume({PARAMETERS[k].argument} >= 0); " for k in f.parameters if k in INDICES)
-    return f'{result_type}extern "C" __device__ void {symbol}({", ".join(parameters)}) {{\n    {assumptions}{call};\n}}'

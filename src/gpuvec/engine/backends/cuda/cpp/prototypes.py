@@ -9,7 +9,6 @@ import numpy as np
 
 from gpuvec.engine.layout.declared_schema import feature_parts, metric_kinds
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
-from gpuvec.observations import NearestNeighbors
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.spec import MultiAgentEnv, SingleAgentEnv
 
@@ -33,10 +32,6 @@ class Parameter(NamedTuple):
         return self.declaration.rpartition(" ")[0]
 
 
-def _int_parameter(name: str) -> Parameter:
-    return Parameter(f"int {name}", name, f"int {name}")
-
-
 # The parts of an index: {key of PARAMETERS: source of its value in Python}. A set with two axes has rows and columns.
 INDICES = {"i": "i", "j": "j", "pair_i": "pair[0]", "pair_j": "pair[1]", "row": "cell[0]", "column": "cell[1]"}
 INDICES |= {f"index{axis}": f"cell[{axis}]" for axis in range(MAX_AXES)}
@@ -50,7 +45,7 @@ PARAMETERS = {
     "mutable_state": Parameter("State& s", "*s", "State* s"),
     "time": Parameter("Time t", "*t", "const Time* t"),
     "action": Parameter("Action action", "*action", "const Action* action"),
-} | {k: _int_parameter(k.removeprefix("pair_")) for k in (*INDICES, *CHOICES)}
+} | {k: Parameter(f"int {name}", name, f"int {name}") for k in (*INDICES, *CHOICES) for name in (k.removeprefix("pair_"),)}
 
 
 class Prototype(NamedTuple):
@@ -127,7 +122,6 @@ def observation_type(schema: EnvSchema) -> str:
 
 def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
     """Returns {Python function of `env`: its prototype in C++, of the same name}; `schema` is that of `env`."""
-    observation, neighbors = schema.observation, schema.observation.neighbors
     widths = {part.name: part.width for part in feature_parts(env, schema)}
     prototypes: dict[Callable[..., Any], Prototype] = {}
 
@@ -135,24 +129,24 @@ def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict
         if function is not None:
             prototypes[function] = Prototype(function.__name__, parameters, returns)
 
-    for phase in env.reset if isinstance(env.reset, tuple) else (env.reset,):
-        add(*_phase_prototype(schema, phase, has_action=False))
-        add(*_target_prototype(schema, phase))
-    for phase in [*env.phases, *([neighbors] if isinstance(neighbors, Reduction) else [])]:
-        add(*_phase_prototype(schema, phase, has_action=True))
+    resets = env.reset if isinstance(env.reset, tuple) else (env.reset,)
+    before_observations = (schema.neighbors,) if isinstance(schema.neighbors, Reduction) else ()
+    for number, phase in enumerate((*resets, *env.phases, *before_observations)):
+        add(*_phase_prototype(schema, phase, has_action=number >= len(resets)))
         add(*_target_prototype(schema, phase))
     add(env.reward, ("i", "const_state", "time", "params"), "float")
     add(env.terminated, ("i", "const_state", "params"), "bool")
     add(env.active, ("i", "const_state", "params"), "bool")
     add(env.allowed, ("i", *_choice_parameters(schema), "const_state", "params"), "bool")
     add(env.metrics, ("const_state", "params"), f"Floats<{len(schema.metrics)}>")
-    add(observation.self_features, ("i", "const_state", "time", "params"), f"Floats<{widths.get('self_features', 0)}>")
-    add(observation.pixel, ("i", "row", "column", "const_state", "time", "params"), observation_type(schema))
+    add(schema.observation.self_features, ("i", "const_state", "time", "params"), f"Floats<{widths.get('self_features', 0)}>")
+    add(schema.observation.pixel, ("i", "row", "column", "const_state", "time", "params"), observation_type(schema))
     if widths.get("other_features"):
-        add(observation.other_features, ("i", "j", "const_state", "time", "params"), f"Floats<{widths['other_features']}>")
-    if isinstance(neighbors, NearestNeighbors):
-        add(neighbors.distance, ("i", "j", "const_state", "params"), "float")
-        add(neighbors.mask, ("i", "const_state", "params"), "bool")
+        returns = f"Floats<{widths['other_features']}>"
+        add(schema.observation.other_features, ("i", "j", "const_state", "time", "params"), returns)
+    if schema.search is not None:
+        add(schema.search.distance, ("i", "j", "const_state", "params"), "float")
+        add(schema.search.mask, ("i", "const_state", "params"), "bool")
     return prototypes
 
 

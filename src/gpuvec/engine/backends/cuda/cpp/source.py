@@ -13,7 +13,7 @@ import re
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,9 +155,12 @@ def find_definitions(file: Path, text: str, names: set[str], python_names: Colle
     """
     code = _blank_comments(text)
     lines, expected = {}, ", ".join(sorted(names))
-    for name, position, body in _definitions(code):
-        lines[name] = code.count("\n", 0, position) + 1
-        if re.search(rf"\b{name}\s*\(", body):
+    for match in DEVICE_FUNCTION.finditer(code):
+        begin, name = re.compile(r"\s*{").match(code, _end_of_brackets(code, match.end(), "()")), match[1]
+        if not begin:
+            continue  # a declaration
+        lines[name] = code.count("\n", 0, match.start(1)) + 1
+        if re.search(rf"\b{name}\s*\(", code[begin.end() : _end_of_brackets(code, begin.end(), "{}")]):
             raise authoring_error_at(file, lines[name], f"{name} calls itself; device code has no recursion: write a loop")
     for name, line in lines.items():
         if name not in names and name not in python_names and len(re.findall(rf"\b{name}\b", code)) == 1:
@@ -193,14 +196,6 @@ def refuse_shared_variables(file: Path, text: str) -> None:
 def _blank_comments(text: str) -> str:
     """The text with comments and strings replaced by blanks, so that lines and positions stay the same."""
     return COMMENT_OR_STRING.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
-
-
-def _definitions(code: str) -> Iterator[tuple[str, int, str]]:
-    """(name, position of the name, body) of each `__device__` function that has a body."""
-    for match in DEVICE_FUNCTION.finditer(code):
-        begin = re.compile(r"\s*{").match(code, _end_of_brackets(code, match.end(), "()"))
-        if begin:
-            yield match[1], match.start(1), code[begin.end() : _end_of_brackets(code, begin.end(), "{}")]
 
 
 def _end_of_brackets(code: str, position: int, brackets: str) -> int:
