@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 torch = pytest.importorskip("torch")
 
 from tests.support import pictured_line_env, street_env  # noqa: F401  # registers the environments
-from tests.support.image_env import SIDE, ImageEnv, feature_images
+from tests.support.env_wrappers import SIDE, ImageEnv, feature_images
 from torch import nn
 
 from gpuvec.learners import environments

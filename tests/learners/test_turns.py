@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support import joining_env, street_env  # noqa: F401  # registers the environments
-from tests.support.turns_env import TurnsEnv
+from tests.support.env_wrappers import TurnsEnv
 
 from gpuvec.learners import a2c, ppo
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout, steps_in_episode
