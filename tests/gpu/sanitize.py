@@ -41,8 +41,8 @@ NAMES = {
     ),
     "declared": (
         "tests.support.signal_env:ENV", "tests.support.critic_env:GUESSERS", "tests.support.harbor_env:HARBOR",
-        "tests.support.hunt_env:ENV", "tests.support.joining_env:VISITS", "tests.support.patrol_env:ENV",
-        "tests.support.street_env:STREET",
+        "tests.support.joining_env:VISITS", "tests.support.patrol_env:ENV", "tests.support.street_env:STREET",
+        "tests.support.street_env:SLIPPERY_STREET",
     ),
     "rows": ("draws", "estimates", "convolutions", "convolution_linear", "gather", "biases", "losses", "adam"),
     "fused": (*FUSED_ENVS, "TagContinuous-v0 (roles)"),

@@ -180,7 +180,8 @@ class TestAgents:
 class TestSpaces:
     def test_each_agent_has_its_own_spaces(self, street: Any, tag: Any) -> None:
         assert street.action_space("walker_1") == Discrete(3)
-        assert street.observation_space("guard_0") == Box(-np.inf, np.inf, (5,))
+        low, high = np.float32([-np.inf, -np.inf, 0, 0, 0]), np.float32([np.inf, np.inf, np.inf, 2, 1])
+        assert street.observation_space("guard_0") == Box(low, high)
         assert tag.action_space("runner_2") == MultiDiscrete([11, 11])
         assert street.action_space("walker_1") is not street.action_space("guard_0")
         obs, _ = street.reset(seed=0)
