@@ -41,7 +41,7 @@ NAMES = {
     ),
     "declared": (
         "tests.support.signal_env:ENV", "tests.support.guess_env:GUESSERS", "tests.support.harbor_env:HARBOR",
-        "tests.support.guess_env:VISITORS", "tests.support.patrol_env:ENV", "tests.support.street_env:STREET",
+        "tests.support.guess_env:VISITORS", "tests.support.trolley_env:TROLLEYS", "tests.support.street_env:STREET",
         "tests.support.street_env:SLIPPERY_STREET",
     ),
     "rows": ("draws", "estimates", "convolutions", "convolution_linear", "gather", "biases", "losses", "adam"),
