@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
-from tests.support.critic_env import GUESSER, GUESSERS, hidden_of, observe
-from tests.support.pictured_line_env import PICTURED_LINE
+from tests.support.guess_env import GUESSER, GUESSERS, hidden_of, observe
 from tests.support.vector_envs import make_envs
 
 from gpuvec import Features, Observation
@@ -80,22 +79,20 @@ def test_one_agent(device):
         np.testing.assert_array_equal(host(infos["critic_obs"])[:, 0], host(obs)[:, 0])
 
 
-def place_and_time(i: int, s: Any, t: Any, p: Any) -> tuple[float, float]:
-    return np.float32(s.target[i]), np.float32(t.step)  # type: ignore[return-value]  # float32
-
-
 def test_agents_that_observe_images_may_have_features_for_a_critic(device):
-    env = make(dataclasses.replace(PICTURED_LINE, critic_observation=lambda p: Observation(place_and_time)), device)
-    assert env.single_critic_observation_space.shape == (2, 2)
+    env = make(GUESSERS, device, agents=2, has_images=True)
+    assert env.single_critic_observation_space.shape == (2, 6)
     obs, infos = env.reset(seed=0)
     for t in range(12):
-        assert host(obs).shape == (NUM_ENVS, 2, 2, 5, 5)
-        critic = host(infos["critic_obs"])
-        np.testing.assert_array_equal(critic[..., 0], host(env.get_state())["target"])
-        np.testing.assert_array_equal(critic[..., 1], np.full((NUM_ENVS, 2), t % 10))
+        state = host(env.get_state())
+        assert host(obs).shape == (NUM_ENVS, 2, 2, 3, 3)
+        np.testing.assert_array_equal(host(obs)[..., 0, 0, 1], state["hidden"])
+        np.testing.assert_array_equal(host(infos["critic_obs"]), expected_rows(state, t % 5))
         obs, _, _, truncated, infos = env.step(on_device(env, np.ones((NUM_ENVS, 2), int)))
         if host(truncated).all():
-            np.testing.assert_array_equal(host(infos["final_critic_obs"])[..., 0], critic[..., 0])
+            final, hidden = host(infos["final_critic_obs"]), host(infos["final_obs"])[..., 0, 0, 1]
+            np.testing.assert_array_equal(final[:, 0, :2], hidden)
+            np.testing.assert_array_equal(final[..., -1], np.full((NUM_ENVS, 2), 5.0))
 
 
 def test_flattened_agents_have_rows_of_their_own():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
 from tests.support.meadow_env import MEADOW, make
-from tests.support.trolley_env import ENV as TROLLEY
+from tests.support.trolley_env import TROLLEY
 from tests.support.vector_envs import play_with_reference
 
 from gpuvec.errors import StateError

@@ -18,7 +18,7 @@ from tests.engine.test_kernels_compile import (
     unexpected_accesses,
 )
 from tests.engine.test_long_actions import SUMS
-from tests.support.patrol_env import ENV as PATROL
+from tests.support.trolley_env import TROLLEYS
 
 from gpuvec.engine.backends.cuda import linker, numba_cuda
 from gpuvec.engine.backends.cuda.kernels import make_kernels
@@ -149,7 +149,7 @@ def test_tables_that_exceed_constant_memory_are_in_global_memory():
     def reward(i, s, t, p):
         return s.x[i] + p.slopes[t.step % 7] + p.gains[t.step] * p.delays[s.num_followers]
 
-    env = dataclasses.replace(PATROL, tables=lambda p: tables, reward=reward)
+    env = dataclasses.replace(TROLLEYS, tables=lambda p: tables, reward=reward)
     kernels = compile_kernels(env, KernelOptions(SAME_STEP, 50), "step", make_launch_config(make_schema(env), 50))
     ptx = "\n".join(kernel.ptx for kernel in kernels)
     assert len(re.findall(r"^\s*\.(?:visible |internal )?global .*large_table", ptx, re.MULTILINE)) >= 2

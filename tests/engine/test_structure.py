@@ -11,8 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from tests.support.arrays import host
-from tests.support.hunt_env import ENV as HUNT
-from tests.support.street_env import STREET
+from tests.support.street_env import SLIPPERY_STREET, STREET
 
 from gpuvec import Floats, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, VectorEnv
 from gpuvec.engine.layout.buffer_layout import make_kernel_spec
@@ -103,7 +102,7 @@ def with_params(env: Any, **params: Any) -> Any:
         (UNDECLARED, {"walkers": 4}, ["number of agents is 5 instead of 4", "roles", r"'x' has shape \(5,\) instead"]),
         (UNDECLARED, {"num_observed": 3}, ["observed neighbors is 3 instead of 2", r"'neighbors' has shape \(4, 3\)"]),
         (UNDECLARED, {"observe_all": True}, ["search"]),
-        (replace(HUNT, structural=()), {"num_observed": 4}, ["observed neighbors"]),
+        (replace(SLIPPERY_STREET, structural=()), {"num_observed": 4}, ["observed neighbors"]),
         (DOT, {"copies": 3}, [r"observation space has shape \(3,\) instead of \(2,\)"]),
         (DOT, {"choices": 4}, [r"action space is Discrete\(4\) instead of Discrete\(3\)"]),
         (PILE, {"depth": 3}, [r"field 'layers' has shape \(2, 3\) instead of \(2, 2\)"]),

@@ -40,9 +40,9 @@ NAMES = {
         "split_tiled-argmin-of-1025", "split_direct-all-of-1025",
     ),
     "declared": (
-        "tests.support.signal_env:ENV", "tests.support.critic_env:GUESSERS", "tests.support.harbor_env:HARBOR",
-        "tests.support.hunt_env:ENV", "tests.support.joining_env:VISITS", "tests.support.patrol_env:ENV",
-        "tests.support.street_env:STREET",
+        "tests.support.signal_env:ENV", "tests.support.guess_env:GUESSERS", "tests.support.harbor_env:HARBOR",
+        "tests.support.guess_env:VISITORS", "tests.support.trolley_env:TROLLEYS", "tests.support.street_env:STREET",
+        "tests.support.street_env:SLIPPERY_STREET",
     ),
     "rows": ("draws", "estimates", "convolutions", "convolution_linear", "gather", "biases", "losses", "adam"),
     "fused": (*FUSED_ENVS, "TagContinuous-v0 (roles)", "CartPole-v1 (256 units)"),

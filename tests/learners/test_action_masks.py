@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 torch = pytest.importorskip("torch")
 
 from tests.support import street_env  # noqa: F401  # registers the street
-from tests.support.action_mask_env import ActionMaskEnv, forbidden_actions
+from tests.support.env_wrappers import ActionMaskEnv, forbidden_actions
 from torch import Tensor, nn
 
 from gpuvec.errors import ActionError

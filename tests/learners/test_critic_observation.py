@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 
 torch = pytest.importorskip("torch")
 
-from tests.support import critic_env  # registers the environments
+from tests.support import guess_env  # registers the environments
 from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import args_class
@@ -133,7 +133,7 @@ def test_images_have_a_convolution_for_the_policy_alone():
 
 def test_shared_layers_and_fused_kernels_are_refused():
     args = args_class("ppo")(**SETTINGS)
-    spaces = (*critic_env.GUESSER.spaces(critic_env.GUESSER.params), None, "all", Box(-1, 1, (3,)))
+    spaces = (*guess_env.GUESSER.spaces(guess_env.GUESSER.params), None, "all", Box(-1, 1, (3,)))
     assert make_network_shape(OnPolicy.make_network(args, *spaces), args, False) == (
         "the value function takes the observations of a critic"
     )
@@ -144,6 +144,6 @@ def test_shared_layers_and_fused_kernels_are_refused():
 def test_ddpg_refuses_observations_of_a_critic():
     from gpuvec.learners.ddpg import DDPG
 
-    space = critic_env.GUESSERS.spaces(critic_env.GUESSERS.params)
+    space = guess_env.GUESSERS.spaces(guess_env.GUESSERS.params)
     with pytest.raises(ValueError, match=r"has critic_observation, which ddpg does not use.*use PPO or A2C"):
         DDPG.make_network(args_class("ddpg")(), *space, critic_space=space[0])

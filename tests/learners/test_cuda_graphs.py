@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support import critic_env  # noqa: F401  # registers the environments
+from tests.support import guess_env  # noqa: F401  # registers the environments
 
 from gpuvec.errors import StaleGraphError, StateError
 from gpuvec.learners.a2c import A2CArgs

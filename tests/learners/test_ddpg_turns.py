@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support.turns_env import TurnsEnv
+from tests.support.env_wrappers import TurnsEnv
 
 import gpuvec  # noqa: F401  # registers the environments; imported after torch, which it needs
 from gpuvec.learners.buffers.env_rollout import RolloutRows

@@ -150,7 +150,7 @@ class TestVideos:
 
     def test_an_environment_without_pictures_is_refused(self, tmp_path: Path, capsys) -> None:
         pytest.importorskip("imageio_ffmpeg", reason="extra `video`")
-        register("tests/Unseen-v0", trolley_env.ENV)
+        register("tests/Unseen-v0", trolley_env.TROLLEY)
         assert main(command(tmp_path, 2, "--capture-video", env="tests/Unseen-v0")) == 1
         assert "--capture-video has nothing to show: tests/Unseen-v0 draws no pictures." in capsys.readouterr().err
         assert not list(tmp_path.iterdir())

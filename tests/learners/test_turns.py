@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support import joining_env, street_env  # noqa: F401  # registers the environments
-from tests.support.turns_env import TurnsEnv
+from tests.support import guess_env, street_env  # noqa: F401  # registers the environments
+from tests.support.env_wrappers import TurnsEnv
 
 from gpuvec.learners import a2c, ppo
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout, steps_in_episode
@@ -256,7 +256,7 @@ class TestLearning:
 
 def test_agents_that_join_again_begin_another_episode() -> None:
     """In the timetable, agent 2 leaves after two steps and comes back for the last two."""
-    env = gym.make_vec("tests/Visits-v0", 2, device="cpu", output="torch", autoreset_mode="SameStep")
+    env = gym.make_vec("tests/Visitors-v0", 2, device="cpu", output="torch", autoreset_mode="SameStep")
     rollout = EnvRollout(env, 6, "cpu")
     rows = rollout.rows(AgentSubset(None, 4))
     rollout.reset(0)

@@ -24,7 +24,7 @@ from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.training import train
 from gpuvec.replay.recording import make_failure_replay
 from tests.replay.browser import Page, needs_browser
-from tests.support import hunt_env
+from tests.support import street_env
 
 NUM_STEPS, LENGTH, BREAKS_AT = 16, 70, 50
 
@@ -228,33 +228,32 @@ LEVER = SingleAgentEnv(
 register("tests/BreakingLever-v0", LEVER)
 
 
-def break_far_prey(i: int, s: Any, t: Any, p: Any) -> float:
-    return math.nan if s.role[i] != hunt_env.HUNTER and s.x[i] > 9.9 else s.score[i]
+def break_far_walkers(i: int, s: Any, t: Any, p: Any) -> float:
+    return math.nan if s.role[i] == street_env.WALKER and s.x[i] > 9.4 else 0.0
 
 
-HUNT: MultiAgentEnv = dataclasses.replace(hunt_env.ENV, reward=break_far_prey)
-register("tests/BreakingHunt-v0", f"{__name__}:HUNT")
+STREET: MultiAgentEnv = dataclasses.replace(street_env.SLIPPERY_STREET, reward=break_far_walkers)
+register("tests/BreakingStreet-v0", f"{__name__}:STREET")
 
 
 @pytest.mark.parametrize("by_role", [False, True], ids=["one_policy", "policies_by_role"])
 def test_agent_of_many(by_role: bool) -> None:
-    settings = SETTINGS | {"env": "tests/BreakingHunt-v0", "device": "cpu", "total_steps": 10**6, "num_envs": 2}
+    settings = SETTINGS | {"env": "tests/BreakingStreet-v0", "device": "cpu", "total_steps": 10**6, "num_envs": 2}
     args = args_class("ppo")(**settings)
-    policies = dict.fromkeys(("hunter", "prey") if by_role else ("all",), args)
+    policies = dict.fromkeys(("guard", "walker") if by_role else ("all",), args)
     with pytest.raises(NonFiniteError) as caught:
         train(policies)
     location = caught.value.location
     assert location is not None
-    assert location.role == ("prey" if by_role else "all")
+    assert location.role == ("walker" if by_role else "all")
     recording = record_fault(policies, location)
     assert recording is not None
     (fault, *_), states, agent = recording.faults, recording.episode.states, recording.agent
     assert fault.quantity == "reward"
-    assert states["role"][0, agent] != hunt_env.HUNTER
-    is_far = states["x"][:, agent] > 9.9
+    assert states["role"][0, agent] == street_env.WALKER
+    is_far = states["x"][:, agent] > 9.4
     assert is_far[fault.frame]
-    # A reset may put the agent there, but only a step rewards it.
-    assert set(np.flatnonzero(is_far[1 : fault.frame]) + 1) <= set(recording.starts)
+    assert not is_far[: fault.frame].any()
     assert np.isnan(recording.episode.rewards[fault.frame - 1, agent])
     (details,) = [scene["details"] for scene in make_failure_replay(recording).header["scenes"][:1]]
     assert details["agents"] == [agent]

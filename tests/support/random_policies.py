@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from tests.support import critic_env, signal_env  # noqa: F401  # registers the environments
+from tests.support import guess_env, signal_env  # noqa: F401  # registers the environments
 
 from gpuvec.learners.algorithms import ALL, args_class, args_to_dict, policy_class
 from gpuvec.learners.environments import find_agent_spaces

@@ -1,11 +1,13 @@
 """A small environment with many agents whose numbers can be computed without a compiler, and functions that create it.
 
 Agents stand on a line at whole numbers. Walkers move as their actions say; a walker at the place of a guard is caught and
-leaves. All numbers are whole, so that float32 represents them exactly.
+leaves. All numbers are whole, so that float32 represents them exactly. On a slippery street agents also slip to any number, and
+a guard catches walkers that are near. Tests of `check_env` replace lines of this file by wrong ones.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -24,11 +26,13 @@ from gpuvec import (
     any_of,
     argmin_of,
     count_of,
+    normal,
     randint,
     register,
 )  # fmt: skip
 
 GUARD, WALKER = 0, 1
+INF = np.inf
 
 
 class Street(NamedTuple):
@@ -50,6 +54,8 @@ class StreetParams(NamedTuple):
     length: int = 20  # of the street
     num_observed: int = 2  # other agents that an agent observes
     observe_all: bool = False  # whether it observes all others
+    reach: float = 0.5  # the distance below which a guard catches a walker
+    noise: float = 0.1  # of a step on a slippery street
 
 
 def agents(p: StreetParams) -> int:
@@ -68,11 +74,22 @@ def move(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
         s.x[i] = min(max(s.x[i] + np.float32(action - 1), 0.0), np.float32(p.length))
 
 
+def slip(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
+    """Moves an agent of a slippery street."""
+    s.caught_by[i] = -1
+    if not s.is_out[i]:
+        x = s.x[i] + p.strides[action] + p.noise * normal(key, 2 * i)
+        s.x[i] = min(max(x, 0.0), np.float32(p.length))
+
+
 def catch(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
     if s.role[i] == WALKER and not s.is_out[i]:
+        nearest = p.reach
         for k in range(p.guards):
             j = s.agents_by_role[k]
-            if s.x[j] == s.x[i] and s.caught_by[i] < 0:
+            distance_to_guard = abs(s.x[j] - s.x[i])
+            if distance_to_guard < nearest:
+                nearest = distance_to_guard
                 s.caught_by[i] = j
 
 
@@ -94,7 +111,7 @@ def is_caught(i: int, s: Street, p: StreetParams) -> bool:
 
 
 def walker_position(i: int, s: Street, p: StreetParams) -> float:
-    return s.x[i] if s.role[i] == WALKER else np.float32(np.inf)
+    return s.x[i] if s.role[i] == WALKER else INF
 
 
 def reward(i: int, s: Street, t: Time, p: StreetParams) -> float:
@@ -117,7 +134,7 @@ def active(i: int, s: Street, p: StreetParams) -> bool:
 
 
 def distance(i: int, j: int, s: Street, p: StreetParams) -> float:
-    return np.float32(np.inf) if i == j or s.is_out[j] else abs(s.x[i] - s.x[j])
+    return INF if i == j or s.is_out[j] else abs(s.x[i] - s.x[j])
 
 
 def mask(i: int, s: Street, p: StreetParams) -> bool:
@@ -149,9 +166,11 @@ def observation(p: StreetParams) -> Observation:
 
 def spaces(p: StreetParams) -> tuple[Box, Discrete]:
     slots = p.guards + p.walkers - 1 if p.observe_all else p.num_observed
-    return Box(-np.inf, np.inf, (2 * slots + 3,)), Discrete(3)
+    low, high = [-np.inf] * 2 * slots + [0.0, 0.0, 0.0], [np.inf] * (2 * slots + 1) + [p.walkers, 1.0]
+    return Box(np.array(low, np.float32), np.array(high, np.float32)), Discrete(3)
 
 
+NUM_WALKING = count_of("num_walking", is_walking)
 STREET = MultiAgentEnv(
     state=Street,
     params=StreetParams(),
@@ -159,7 +178,7 @@ STREET = MultiAgentEnv(
     agents=agents,
     reset=reset,
     phases=(
-        move, catch, any_of("any_caught", is_caught), leave, count_of("num_walking", is_walking),
+        move, catch, any_of("any_caught", is_caught), leave, NUM_WALKING,
         all_of("all_out", is_guard_or_out), argmin_of("leftmost", walker_position),
     ),
     reward=reward,
@@ -171,7 +190,15 @@ STREET = MultiAgentEnv(
     max_episode_steps=50,
 )  # fmt: skip
 
-register("tests/Street-v0", STREET)
+SLIPPERY_STREET = dataclasses.replace(
+    STREET,
+    params=StreetParams(guards=2, length=10),
+    phases=(slip, catch, leave, NUM_WALKING),
+    tables=lambda p: {"strides": np.array([-0.5, 0.0, 0.5], np.float32)},
+)
+
+# A copy of this file registers the environment of this one.
+register("tests/Street-v0", "tests.support.street_env:STREET")
 
 
 def make(num_envs: int, device: str = "cpu", **kwargs: Any) -> Any:

@@ -1,6 +1,7 @@
 """Tests that `check_env`, with its defaults, finds faults that occur only late in an episode.
 
-Each fault replaces a part of `trolley_env`, `patrol_env` or `board_env`, which are the correct versions of all of them.
+Each fault replaces a part of `trolley_env`, for one trolley or for several, or of `board_env`, which are the correct versions
+of all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from gpuvec.testing.worker_process import WorkerProcess
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PAGE = Path(__file__).parents[2] / "docs" / "api" / "late_faults.md"
-SOURCES = {name: (SUPPORT / f"{name}_env.py").read_text() for name in ("trolley", "patrol", "board")}
+ENVS = {"trolley": "trolley_env:TROLLEY", "trolleys": "trolley_env:TROLLEYS", "board": "board_env:ENV"}
+SOURCES = {name: (SUPPORT / f"{env.partition(':')[0]}.py").read_text() for name, env in ENVS.items()}
 TIME_LIMIT = 2.0  # CPU seconds, after which a loop counts as endless
 # Faults in the results of compiled code, or in code that does not return. Plain Python finds the others when it repeats a run.
 IN_COMPILED_RESULTS = ("NaN", "infinity", "outside its space", "not finite", "endless loop")
@@ -203,7 +205,7 @@ MULTI_AGENT = {
         "0.99 * s.heat[i] + 0.01 *",
         "s.heat[i] + 0.0055 + 0.0 *",
         r"after 182 steps observation 2 of agent 0 of environment 0 is 1\.00\d+, outside its space, -1 to 1: widen the space",
-        "def observe(i, s, t, p):",
+        "def observe_track(i, s, t, p):",
     ),
     "reward that is not finite": LateFault(
         REWARD,
@@ -321,7 +323,7 @@ CELLS = {
 }
 MULTI_AGENT |= CELLS
 FAULTS = {("trolley", name): fault for name, fault in SINGLE_AGENT.items()}
-FAULTS |= {("patrol", name): fault for name, fault in MULTI_AGENT.items()}
+FAULTS |= {("trolleys", name): fault for name, fault in MULTI_AGENT.items()}
 FAULTS |= {("board", name): fault for name, fault in ARRAYS.items()}
 
 
@@ -349,7 +351,7 @@ def correct_run():
 
         @functools.cache
         def record(name):
-            env = load_env(f"tests.support.{name}_env:ENV")
+            env = load_env(f"tests.support.{ENVS[name]}")
             size = environment_check._run_size(env, make_schema(env), 33, None)
             worker = stack.enter_context(WorkerProcess(record_run, env, **size._asdict(), seed=0, time_limit=20.0))
             worker.answer()
@@ -383,12 +385,13 @@ class RecordedWorker:
         return "a seed repeats its run"
 
 
-def fault_message(source, fault, write_module):
+def fault_message(env, fault, write_module):
     """Checks a faulty environment and returns the number of the line that the message names, and the message after it."""
+    source, (_, _, variable) = SOURCES[env], ENVS[env].partition(":")
     assert source.count(fault.old) == 1, fault.old
     name = write_module("late_fault", source.replace(fault.old, fault.new))
     with pytest.raises(AuthoringError) as error:
-        check_env(f"{name}:ENV", kernels=False, time_limit=TIME_LIMIT)
+        check_env(f"{name}:{variable}", kernels=False, time_limit=TIME_LIMIT)
     found = re.fullmatch(rf".*{name}\.py, line (\d+), `(.*?)`: (.*)", str(error.value), re.DOTALL)
     assert found is not None, str(error.value)
     return int(found[1]), found[2], found[3]
@@ -407,15 +410,15 @@ SIMILAR = {
     ("trolley", "empty randint"): "reversed bounds of uniform",
     ("trolley", "episode"): "row",
     ("trolley", "row in a state that is never reached"): "episode in a state that is never reached",
-    ("patrol", "negative index of a field"): "index above a field",
-    ("patrol", "draw number of another agent"): "draw number of two cells",
-    ("patrol", "draw number of two agents"): "draw number of two cells",
-    ("patrol", "endless loop in the reward"): "endless loop",
-    ("patrol", "index above a table in a phase of cells"): "index above the set of a scatter",
-    ("patrol", "infinity in a field of cells"): "infinity in an array of the state",
+    ("trolleys", "negative index of a field"): "index above a field",
+    ("trolleys", "draw number of another agent"): "draw number of two cells",
+    ("trolleys", "draw number of two agents"): "draw number of two cells",
+    ("trolleys", "endless loop in the reward"): "endless loop",
+    ("trolleys", "index above a table in a phase of cells"): "index above the set of a scatter",
+    ("trolleys", "infinity in a field of cells"): "infinity in an array of the state",
     ("board", "negative index of an array of the state"): "index above an array of the state",
 }
-SIMILAR |= {("patrol", case): SIMILAR.get(("trolley", case), case) for case in MULTI_AGENT if case in SINGLE_AGENT}
+SIMILAR |= {("trolleys", case): SIMILAR.get(("trolley", case), case) for case in MULTI_AGENT if case in SINGLE_AGENT}
 VARIANTS = [pytest.param(*fault, marks=pytest.mark.exhaustive if fault in SIMILAR else ()) for fault in FAULTS]
 
 
@@ -425,7 +428,7 @@ def test_a_late_fault_is_found_with_its_line(env, case, write_module, repeat_cor
     source, fault = SOURCES[env], FAULTS[env, case]
     if not any(words in case for words in IN_COMPILED_RESULTS):
         repeat_correct_run(env)
-    line, text, message = fault_message(source, fault, write_module)
+    line, text, message = fault_message(env, fault, write_module)
     lines = source.replace(fault.old, fault.new).splitlines()
     assert lines[line - 1].strip() == text
     assert text.startswith(fault.line) if fault.line else text not in map(str.strip, source.splitlines())
@@ -448,6 +451,6 @@ def test_the_number_of_planted_faults():
 @pytest.mark.first_variants(1, in_ci=2)  # each fault of the third one is the first that its checks find
 @pytest.mark.parametrize("env", SOURCES)
 def test_the_correct_versions_pass(env):
-    checks = {check.name: check.detail for check in check_env(f"tests.support.{env}_env:ENV", kernels=False)}
+    checks = {check.name: check.detail for check in check_env(f"tests.support.{ENVS[env]}", kernels=False)}
     assert checks["plain Python"].endswith("resets and steps agree to 1e-05, except 0")
     assert checks["spaces"].endswith("all rewards and states finite")

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.support.hunt_env import ENV
+from tests.support.street_env import SLIPPERY_STREET
 
 from gpuvec import Key, Time
 from gpuvec.testing.reference.checked_functions import CheckedFunctions
@@ -13,24 +13,24 @@ from gpuvec.testing.reference.python_reference import PythonReference, reduce
 
 @pytest.fixture
 def reference():
-    return PythonReference(dataclasses.replace(ENV, params=ENV.params._replace(noise=0.0)))
+    return PythonReference(dataclasses.replace(SLIPPERY_STREET, params=SLIPPERY_STREET.params._replace(noise=0.0)))
 
 
-def test_a_step_assigns_hunters_rewards_and_masks(reference):
-    """Prey 2 is equally near to both hunters, so hunter 0 catches it; hunter 1 catches prey 4; prey 3 remains."""
+def test_a_step_assigns_guards_rewards_and_masks(reference):
+    """Walker 2 is equally near to both guards, so guard 0 catches it; guard 1 catches walker 4; walker 3 remains."""
     x = [1.0, 1.5, 1.25, 5.0, 1.5]
-    before = reference.make_state({"x": x, "alive": [True] * 5, "prey": 3})
+    before = reference.make_state({"x": x, "is_out": [False] * 5, "num_walking": 3})
     step = reference.step(before, [1] * 5, Key(0, 0, 0, 0, 1), Time(1, 9))
-    assert before.alive.all()
+    assert not before.is_out.any()
     assert step.state.x.tolist() == x
-    assert step.state.hunter.tolist() == [-1, -1, 0, -1, 1]
-    assert step.reward.tolist() == [1.0, 1.0, -1.0, 0.0, -1.0]
-    assert step.state.prey == 1
+    assert step.state.caught_by.tolist() == [-1, -1, 0, -1, 1]
+    assert step.reward.tolist() == [1.0, 1.0, -1.0, 0.5, -1.0]
+    assert step.state.num_walking == 1
     assert step.votes.tolist() == [False] * 5
     assert step.mask.all()
     assert step.terminated.tolist() == [False, False, True, False, True]
     second = reference.step(step.state, [1] * 5, Key(0, 0, 0, 0, 2), Time(2, 9))
-    assert second.mask.tolist() == step.state.alive.tolist()
+    assert second.mask.tolist() == (~step.state.is_out).tolist()
     assert not second.terminated.any()
 
 
@@ -42,13 +42,13 @@ def test_agents_by_role_are_sorted(reference):
 
 def test_observation_rows_have_the_nearest_active_agents(reference):
     """Of equally near agents the lower index is first. Inactive agents are not observed and observe only themselves."""
-    s = reference.make_state({"x": [1.0, 3.0, 2.0, 9.0, 2.5], "alive": [True, True, True, True, False], "prey": 2})
+    s = reference.make_state({"x": [1.0, 3.0, 2.0, 9.0, 2.5], "is_out": [False, False, False, False, True], "num_walking": 2})
     s = reference.prepare_observations(s)
     rows = reference.observations(s, Time(3, 4))
     assert s.neighbors.tolist() == [[2, 1], [2, 0], [0, 1], [1, 2], [-1, -1]]
     assert rows.dtype == np.float32
-    assert rows[2].tolist() == pytest.approx([-0.1, 0.1, 1.0, 1.0, 0.2, 0.75, 2.0])
-    assert rows[4].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.25, 0.75, 2.0])
+    assert rows[2].tolist() == [-1.0, 1.0, 0.0, 0.0, 2.0, 2.0, 0.75]
+    assert rows[4].tolist() == [-100.0, -100.0, -1.0, -1.0, 2.5, 2.0, 0.75]
     np.testing.assert_array_equal(reference.observations(s, Time(3, 4), [4, 2]), rows[[4, 2]])
 
 

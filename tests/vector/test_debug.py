@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from tests.support.arrays import on_device
 from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.meadow_env import MEADOW
-from tests.support.trolley_env import ENV as TROLLEY
+from tests.support.trolley_env import TROLLEY
 from tests.support.vector_envs import make_envs
 
 from gpuvec import Floats, Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, VectorEnv, each, uniform

@@ -136,7 +136,8 @@ def test_spaces_of_rows() -> None:
     env = FlattenAgents(street("cpu-numpy"))
     assert (env.num_envs, env.single_action_space, env.single_observation_space.shape) == (N, Discrete(3), (5,))
     assert env.action_space == MultiDiscrete([3] * N)
-    assert env.observation_space == Box(-np.inf, np.inf, (N, 5))
+    low, high = np.float32([-np.inf, -np.inf, 0, 0, 0]), np.float32([np.inf, np.inf, np.inf, 2, 1])
+    assert env.observation_space == Box(np.tile(low, (N, 1)), np.tile(high, (N, 1)))
     assert env.observation_space.low.strides[0] == 0  # bounds for each row would need as much memory as an observation
     obs, _ = env.reset(seed=0)
     assert obs in env.observation_space

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 from tests.support import street_env
 from tests.support.bundled_envs import MULTI_AGENT
-from tests.support.joining_env import COMES
+from tests.support.guess_env import COMES
 
 import gpuvec
 from gpuvec import Floats, Key, MultiAgentEnv, Observation
@@ -76,7 +76,7 @@ def tag() -> Any:
 
 @pytest.fixture(scope="module")
 def visits() -> Any:
-    return gpuvec.parallel_env("tests/Visits-v0")
+    return gpuvec.parallel_env("tests/Visitors-v0")
 
 
 def run_chase(env: Any, *moves: tuple[int, int, int]) -> Any:
@@ -180,7 +180,8 @@ class TestAgents:
 class TestSpaces:
     def test_each_agent_has_its_own_spaces(self, street: Any, tag: Any) -> None:
         assert street.action_space("walker_1") == Discrete(3)
-        assert street.observation_space("guard_0") == Box(-np.inf, np.inf, (5,))
+        low, high = np.float32([-np.inf, -np.inf, 0, 0, 0]), np.float32([np.inf, np.inf, np.inf, 2, 1])
+        assert street.observation_space("guard_0") == Box(low, high)
         assert tag.action_space("runner_2") == MultiDiscrete([11, 11])
         assert street.action_space("walker_1") is not street.action_space("guard_0")
         obs, _ = street.reset(seed=0)
@@ -236,7 +237,7 @@ class TestErrors:
 
 
 class TestJoining:
-    """Agents of `tests.support.joining_env` join and leave at fixed steps."""
+    """Visitors of `tests.support.guess_env` join and leave at fixed steps, and see the number to guess."""
 
     def test_agents_are_the_active_agents(self, visits: Any) -> None:
         obs, infos = visits.reset(seed=0)
@@ -245,13 +246,13 @@ class TestJoining:
         assert "agent_1" not in obs  # agent_1 has not joined yet
         for t in range(1, 6):
             before = visits.agents
-            results = visits.step(dict.fromkeys(before, 0))
+            results = visits.step({name: int(obs[name][0]) for name in before})
             assert visits.agents == names[t]
             assert [list(result) for result in results] == [sorted({*before, *names[t]})] * 5
             obs, reward, terminated, truncated, _ = results
             for name in obs:
                 joined = name not in before
-                np.testing.assert_array_equal(obs[name], [t, name in names[t]])
+                np.testing.assert_array_equal(obs[name], [(visits.possible_agents.index(name) + t) % 2])
                 assert reward[name] == (0.0 if joined else 1.0)
                 assert terminated[name] == (name not in names[t])
                 assert not truncated[name]
@@ -268,9 +269,9 @@ class TestJoining:
 
     def test_set_state_changes_the_active_agents(self, visits: Any) -> None:
         visits.reset(seed=0)
-        visits.set_state({"inside": [False, True, False, False]})
+        visits.set_state({"is_here": [False, True, False, False]})
         assert visits.agents == ["agent_1"]
-        visits.set_state({"inside": [False] * 4, "steps": [1.0] * 4})
+        visits.set_state({"is_here": [False] * 4, "age": [1] * 4})
         assert visits.agents == []
         obs, *_ = visits.step({})  # the episode continues without active agents
         assert list(obs) == visits.agents == ["agent_0", "agent_1"]

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support import street_env  # noqa: F401  # registers the environment
-from tests.support.turns_env import TurnsEnv
+from tests.support.env_wrappers import TurnsEnv
 
 import gpuvec
 from gpuvec.vector.wrappers import FlattenAgents, RecordEpisodeStatistics
