@@ -129,8 +129,7 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
     assert arguments["fault_rows"].tolist()[:3] == [-1, 3, 7]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param("cartpole", marks=pytest.mark.exhaustive), "wide"])  # the latter has masks
+@pytest.mark.parametrize("case", [pytest.param("cartpole", marks=pytest.mark.slow), "wide"])  # the latter has masks
 def test_advantage_sums_equal_those_of_torch(case, tmp_path) -> None:
     args, shape = make_shape(case, update_epochs=2, num_minibatches=2)
     steps, rows, rounds = 7, 30, args.update_epochs * args.num_minibatches
@@ -225,7 +224,7 @@ def emulated_optimizer(parts: int, folder: Path) -> tuple[Callable[..., None], d
 
 # With 31 parts, as with 1, some threads of a warp have none.
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("parts", [1, pytest.param(31, marks=pytest.mark.exhaustive), 140])
+@pytest.mark.parametrize("parts", [1, pytest.param(31, marks=pytest.mark.slow), 140])
 def test_the_optimizer_is_adam_for_any_number_of_parts(parts, tmp_path) -> None:
     """Some numbers leave threads of a warp without a part, and some are larger than one pass reads."""
     launch, arguments = emulated_optimizer(parts, tmp_path)
@@ -446,7 +445,6 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
     return gradient, loss_sums.sum(0).double() / len(moved)
 
 
-@pytest.mark.first_variants(2)
 @pytest.mark.parametrize(
     ("case", "samples"),
     [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70), ("masked heads", 70)],
