@@ -58,13 +58,10 @@ class Cost(NamedTuple):
 # For each half of the tests and each selection. Tests that are skipped count, too.
 COSTS = {
     "simulator": {"quick": Cost(96, 140), "ci": Cost(96, 140), "all": Cost(192, 1100)},
-    "not simulator": {"quick": Cost(6335, 800), "ci": Cost(7449, 2900), "all": Cost(7589, 4200)},
+    "not simulator": {"quick": Cost(6619, 800), "ci": Cost(7185, 2150), "all": Cost(7677, 4100)},
 }
-# What a selection adds to pytest's `-m`. `.ci/run` runs slow tests on a CPU alone.
-CONDITIONS = {
-    "simulator": {"quick": " and not slow and not costly", "ci": " and not slow", "all": ""},
-    "not simulator": {"quick": " and not slow and not costly", "ci": " and not exhaustive", "all": ""},
-}
+# What a selection adds to pytest's `-m`.
+CONDITIONS = {"quick": " and not slow and not costly", "ci": " and not slow", "all": ""}
 OXLINT = ["oxlint", "--deny-warnings", "src/gpuvec/replay"]  # JavaScript
 WORKERS = 2  # each takes about 2 GB of memory
 LOG_LINES = 20  # of pip's log, after a failure
@@ -277,7 +274,7 @@ def commands(
     if progress_file:
         test += [f"--progress={progress_file}", "-q", "--no-header", "-r", "fE", "-o", "console_output_style=classic"]
     variables = {"simulator": {"NUMBA_ENABLE_CUDASIM": "1", **one_thread}, "not simulator": one_thread}
-    conditions = {suite: suite + CONDITIONS[suite][selection] for suite in CONDITIONS}
+    conditions = {suite: suite + CONDITIONS[selection] for suite in COSTS}
     return [([*test, "-m", condition, *job_arguments], variables[suite]) for suite, condition in conditions.items()]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
-import math
 import os
 import resource
 import signal
@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.umask(0o022)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts commands in the background, and theirs
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.set_threshold(50_000, 20, 20)
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the folder
         folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
         config.add_cleanup(folder.cleanup)
@@ -92,9 +93,8 @@ def _covering(items: list[pytest.Item], strength: int) -> set[pytest.Item]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects variants that `covering` does not need, and marks others.
 
-    Variants beyond those of `first_variants` are marked `slow`, and beyond those that it has in CI `exhaustive`, as on the
-    backends of `exhaustive_on`. What `slow_on` or `exhaustive` mark is `slow` too. Tests that cost too much for `run.py test`
-    are marked `costly`.
+    Variants beyond those of `first_variants` are marked `slow`, as on the backends of `slow_on`. Tests that cost too much for
+    `run.py test` are marked `costly`.
     """
     for item in items:
         if COSTS["tests"].get(item.nodeid, 0.0) >= COSTS["limit"]:
@@ -108,14 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         selected = _covering(group, mark.args[0]) if mark is not None else set(group)
         unneeded.update(item for item in group if item not in selected)
         for position, item in enumerate(item for item in group if item in selected):
-            limits = list(item.iter_markers("first_variants"))
-            is_beyond_ci = any(position >= mark.kwargs.get("in_ci", math.inf) for mark in limits)
-            is_beyond_ci = is_beyond_ci or any(variant in mark.args for mark in item.iter_markers("exhaustive_on"))
-            if is_beyond_ci:
-                item.add_marker("exhaustive")
-            is_slow = any(position >= mark.args[0] for mark in limits)
-            is_slow = is_slow or any(variant in mark.args for mark in item.iter_markers("slow_on"))
-            if is_slow or is_beyond_ci or item.get_closest_marker("exhaustive") is not None:
+            is_slow = any(position >= mark.args[0] for mark in item.iter_markers("first_variants"))
+            if is_slow or any(variant in mark.args for mark in item.iter_markers("slow_on")):
                 item.add_marker("slow")
     if unneeded:
         config.hook.pytest_deselected(items=[item for item in items if item in unneeded])
@@ -139,6 +133,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         with Path(file).open("a") as rows:  # several processes append whole lines
             rows.write(json.dumps(row) + "\n")
     return result
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures of the module have ended
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Collects the garbage of a module, and exempts what remains from later collections.
+
+    Compilers leave millions of objects in a process that runs thousands of tests, and each full collection visited all of them.
+    """
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 def _needs_gpu() -> None:

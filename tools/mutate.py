@@ -132,7 +132,7 @@ def run_tests(tests: str, folder: Path) -> TestRun:
         tests: arguments of pytest.
         folder: a copy of the sources.
     """
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not exhaustive", *shlex.split(tests)]
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *shlex.split(tests)]
     arguments += ["--compiled-code", str(folder / "compiled")]
     process = PROCESSES.Process(target=_run_pytest, args=(arguments, folder))
     begin = time.monotonic()

@@ -40,7 +40,6 @@ def training_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 class TestTrain:
-    @pytest.mark.slow
     def test_prints_plain_lines_without_a_terminal(self, training_run: tuple[Path, str]) -> None:
         folder, printed = training_run
         lines = printed.splitlines()

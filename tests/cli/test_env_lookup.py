@@ -47,7 +47,6 @@ def readme_commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in BLOCK.splitlines()]
 
 
-@pytest.mark.slow
 def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
     """Each in a process of its own, as a user calls them, with sizes that make them quick."""
     for package in ("onnx", "matplotlib"):
@@ -380,7 +379,10 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     [
         "train --population 17 --threads 2 --device cpu --num-envs 4 --num-steps 8 --total-steps 64 --env own_pole:own/Pole-v0",
         "train --watch 1000 --device cpu --num-envs 4 --num-steps 8 --total-steps 64 --episodes 1 --env own_pole:own/Pole-v0",
-        "check own_pole:own/Pole-v0 --targets sim --num-envs 2 --episodes 1 --max-episode-steps 2",
+        pytest.param(
+            "check own_pole:own/Pole-v0 --targets sim --num-envs 2 --episodes 1 --max-episode-steps 2",
+            marks=pytest.mark.slow,  # one function makes the commands of all processes
+        ),
     ],
 )
 def test_processes_take_only_own_modules_from_the_working_folder(

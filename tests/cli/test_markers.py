@@ -53,22 +53,6 @@ def test_first_variants_counts_for_each_test_and_backend():
     assert slow_flags(*items) == [False, False, True] * 4
 
 
-def test_variants_beyond_those_of_ci_are_exhaustive():
-    mark = pytest.mark.first_variants(1, in_ci=2)
-    items = [Item(f"f::test[{b}-{n}]", [mark], device=b, n=n) for b in ("cpu", "cuda") for n in range(3)]
-    assert slow_flags(*items) == [False, True, True] * 2
-    assert ["exhaustive" in item.names for item in items] == [False, False, True] * 2
-
-
-def test_exhaustive_on_marks_a_test_on_the_named_backends():
-    items = [Item(f"f::test[{b}]", [pytest.mark.exhaustive_on("cpu")], device=b) for b in ("cpu", "cuda")]
-    assert slow_flags(*items) == ["exhaustive" in item.names for item in items] == [True, False]
-
-
-def test_an_exhaustive_variant_is_slow():
-    assert slow_flags(Item("f::test[0]", n=0), Item("f::test[1]", [pytest.mark.exhaustive], n=1)) == [False, True]
-
-
 def test_a_test_without_markers_is_quick():
     assert slow_flags(*(Item(f"f::test[{n}]", n=n) for n in range(3))) == [False] * 3
 

@@ -42,12 +42,11 @@ def run(*arguments, cwd):
     return process.stdout
 
 
-@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     # The second case includes that of --multi-agent alone. The third one runs the tests of the first one again; the next test
     # compares its functions.
     "options",
-    [[], ["--multi-agent", "--cuda-c"], pytest.param(["--cuda-c"], marks=pytest.mark.exhaustive)],
+    [[], ["--multi-agent", "--cuda-c"], pytest.param(["--cuda-c"], marks=pytest.mark.slow)],
     ids=" ".join,
 )
 def test_the_tests_of_a_new_package_pass(options, capsys):

@@ -53,17 +53,14 @@ print("trained")
     assert done.stdout == "trained\n", done.stderr
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
+def test_modules_of_the_cpu_are_imported(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    modules = (
         *("gpuvec.cli", "gpuvec.doctor", "gpuvec.learners.runs.run_writer", "gpuvec.learners.deferred_signals"),
         *("gpuvec.testing.worker_process", "gpuvec.testing.target_check.target_comparison", "gpuvec.replay.live.server"),
         *("gpuvec.engine.backends.cache.store", "gpuvec.engine.backends.host_memory", "gpuvec.learners.population"),
-    ],
-)
-def test_modules_of_the_cpu_are_imported(tmp_path: Path, module: str) -> None:
-    pytest.importorskip("torch")
-    done = run_without_posix(f"import {module}", tmp_path)
+    )
+    done = run_without_posix(f"import {', '.join(modules)}", tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -107,7 +107,7 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_weights_of_an_undisturbe
     assert store.check(["gpuvec/run"])
 
 
-@pytest.mark.exhaustive  # in the gate one process is killed above
+@pytest.mark.slow  # in the gate one process is killed above
 def test_processes_killed_at_random_moments_leave_a_run_that_continues_with_any_number_of_processes(tmp_path: Path) -> None:
     """Kills one of two processes 20 times, while they start, train or write a checkpoint; prints the times (with -s)."""
     rng, runs = np.random.default_rng(0), tmp_path / "runs"
@@ -148,7 +148,7 @@ def test_processes_killed_at_random_moments_leave_a_run_that_continues_with_any_
     assert weights(copied, iterations) == expected
 
 
-@pytest.mark.exhaustive  # `tests/learners/test_heartbeats.py` has its parts
+@pytest.mark.slow  # `tests/learners/test_heartbeats.py` has its parts
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_hangs_ends_the_others(victim: int, tmp_path: Path) -> None:
     processes = start(tmp_path, f"{ENDLESS} --runs {tmp_path / 'runs'}", run_command_with_quick_heartbeats)
@@ -307,7 +307,7 @@ def test_a_restart_with_a_store_that_does_not_know_the_beginning_begins_no_other
     assert load(run)["iteration"] == 5
 
 
-@pytest.mark.exhaustive  # its parts are above
+@pytest.mark.slow  # its parts are above
 def test_torchrun_without_an_id_restarts_its_own_run(tmp_path: Path) -> None:
     runs, processes = tmp_path / "runs", []
 

@@ -124,7 +124,7 @@ def installation_of(page: str) -> list[str]:
     return [line.partition("  #")[0].strip() for line in block.splitlines()]
 
 
-@pytest.mark.exhaustive  # it downloads 300 MB; the gate has no such network
+@pytest.mark.slow  # it downloads 300 MB; the gate has no such network
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
 def test_the_block_that_installs_runs_as_it_is_written(page: str, tmp_path: Path) -> None:
     try:

@@ -299,7 +299,7 @@ def test_ci_runs_slow_tests_outside_of_the_simulator_and_has_the_reports_of_pyte
     script: ModuleType, recorder: Recorder
 ) -> None:
     assert script.main(["test", "--no-install", "--ci"]) == 0
-    assert [command[-1] for command in recorder.commands] == ["simulator and not slow", "not simulator and not exhaustive"]
+    assert [command[-1] for command in recorder.commands] == ["simulator and not slow", "not simulator and not slow"]
     assert not any("--progress" in word for command in recorder.commands for word in command)
 
 
@@ -385,7 +385,7 @@ from pathlib import Path
 names = runpy.run_path({str(ROOT / "run.py")!r})
 script = names["main"].__globals__
 script["ROOT"] = Path(sys.argv[1])
-script["CONDITIONS"] = {{suite: {{"quick": ""}} for suite in script["COSTS"]}}
+script["CONDITIONS"] = {{"quick": ""}}
 script["COSTS"] = {{suite: {{name: script["Cost"](20, 9) for name in ("quick", "all")}} for suite in script["COSTS"]}}
 sys.exit(script["main"](["test", "--no-install"]))
 """

@@ -92,7 +92,7 @@ class TestSuite:
 
 class TestScripts:
     # The last two measure steps and trainings with the tools of the others.
-    @pytest.mark.first_variants(1, in_ci=4)
+    @pytest.mark.first_variants(1)
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "arguments", "figure"),
@@ -147,7 +147,7 @@ class TestScripts:
 
 
 class TestWorlds:
-    @pytest.mark.parametrize("worlds", ["1", pytest.param("1 2", marks=pytest.mark.exhaustive)])
+    @pytest.mark.parametrize("worlds", ["1", pytest.param("1 2", marks=pytest.mark.slow)])
     def test_worlds_are_measured_on_a_cpu(self, worlds: str, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         largest = worlds[-1]

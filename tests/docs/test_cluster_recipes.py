@@ -126,7 +126,7 @@ class TestTwoMachines:
         assert text.endswith(f"-m gpuvec train --shards 16 {' '.join(TRAIN)}")
 
     # Processes of two nodes train in the test of SLURM.
-    @pytest.mark.exhaustive
+    @pytest.mark.slow
     def test_two_machines_train(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         with socket.socket() as probe:

@@ -99,7 +99,7 @@ def test_what_commands_write_into_a_clone_is_no_change_of_it(name: str) -> None:
     assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
-@pytest.mark.exhaustive  # it downloads 100 MB
+@pytest.mark.slow  # it downloads 100 MB
 def test_the_demo_runs_without_an_installation(tmp_path: Path) -> None:
     if shutil.which("uvx") is None:
         pytest.skip("uvx is not installed")
@@ -109,7 +109,7 @@ def test_the_demo_runs_without_an_installation(tmp_path: Path) -> None:
     assert (tmp_path / "clone" / "demo-CartPole-v1.html").stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # each of the commands has tests of its own
 def test_what_is_shown_can_be_seen(tmp_path: Path) -> None:
     demo, watch = block("gpuvec demo")
     run_gpuvec([*demo[1:], "--no-open"], tmp_path)
@@ -119,7 +119,7 @@ def test_what_is_shown_can_be_seen(tmp_path: Path) -> None:
     assert {"demo-CartPole-v1.html", "replay.html"} <= {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # test_env_lookup.py runs those of the README
 def test_the_trainings_of_the_start_run_one_after_the_other(tmp_path: Path) -> None:
     """The last one resumes a training that Ctrl-C has stopped."""
     commands = block("gpuvec train CartPole-v1")

@@ -61,9 +61,8 @@ def test_one_example_uses_the_learners() -> None:
     assert sorted([*names, *COMPLETE]) == sorted(SHORT_RUNS)
 
 
-@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive_on("cpu") if name in LEARNING else ()) for name in SHORT_RUNS]
+    "name", [pytest.param(name, marks=pytest.mark.slow_on("cpu") if name in LEARNING else ()) for name in SHORT_RUNS]
 )
 def test_an_example_runs(device: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -103,6 +102,7 @@ def test_videos_of_an_example_change_nothing_in_its_training(name: str, monkeypa
     assert tracker.begun["config"]["seed"] == 1
 
 
+@pytest.mark.slow  # tests/learners/test_ppo.py has PPO learn
 def test_ppo_learns() -> None:
     example = load_example("ppo")
     # Random actions reach a return of 22.
@@ -117,14 +117,13 @@ def test_a2c_learns() -> None:
 
 
 # The tutorials about training and about masks require that PPO learns with networks of their own.
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_custom_network_learns() -> None:
     """With random actions the walker seldom reaches the goal within 50 steps."""
     example = load_example("custom_network")
     assert example.main(example.Args(device="cpu", total_steps=120_000)) > 0.5
 
 
-@pytest.mark.slow
 def test_examples_are_commands() -> None:
     command = [sys.executable, str(EXAMPLES / "ppo.py"), "--num-envs", "4", "--num-steps", "4", "--total-steps", "16"]
     done = subprocess.run([*command, "--num-minibatches", "2", "--device", "cpu"], capture_output=True, text=True, check=True)

@@ -218,9 +218,7 @@ SIMILAR = (
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(
-    ("case", "name"), [pytest.param(*x, marks=pytest.mark.exhaustive if x[1] in SIMILAR else ()) for x in CASES]
-)
+@pytest.mark.parametrize(("case", "name"), [pytest.param(*x, marks=pytest.mark.slow if x[1] in SIMILAR else ()) for x in CASES])
 def test_bundled_env_handles_extreme_actions(backend, case, name):
     """Environments have different pairs of a dtype and `validate`, since the tests above have all pairs."""
     env_id = name.partition(" ")[0]

@@ -160,7 +160,6 @@ class TestSingleProcess:
         module.helper.__code__ = make_module(SOURCE.replace("x + offset", "x * offset")).helper.__code__
         assert first_step(vector_env(module)) == expected_first_step(module)
 
-    @pytest.mark.slow
     def test_changed_constant_of_a_policy_compiles_again(self, cache_folder):
         module = make_module()
         env = vector_env(module)
@@ -272,7 +271,6 @@ def as_stored(module: ModuleType, result: tuple[float, float]) -> tuple[float, f
     return (result[0], float(int(result[1])) if module.State.__annotations__["x"] is int else result[1])
 
 
-@pytest.mark.slow
 def test_random_edits_never_load_a_wrong_kernel(cache_folder):
     """The interpreter computes the expected results. Half of the modules are edited in place, half are new."""
     rng, module = random.Random(7), make_module()
@@ -307,7 +305,6 @@ for source in sys.stdin.read().split("#####"):
 """
 
 
-@pytest.mark.slow
 def test_processes_that_share_a_folder_load_correct_kernels(cache_folder):
     """Each process loads what an earlier one stored, with equal and with different constants."""
     sources = [SOURCE, SOURCE.replace("GAIN = 0.5", "GAIN = 0.125"), SOURCE.replace("GAIN = 0.5", "GAIN = 0.25")]

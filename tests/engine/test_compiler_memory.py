@@ -82,7 +82,7 @@ def test_set_attr_keeps_less_than_1_mib_per_value() -> None:
     assert memory_growth(CPU_SETUP) < 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the test above has the loops of a CPU
 @pytest.mark.compile
 @pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels")
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc how much is allocated")

@@ -35,7 +35,7 @@ def expected_rows(state: dict[str, Any], steps: Any) -> Any:
 
 
 # With 2,500 agents a second kernel writes the observations on a GPU.
-MANY = pytest.param("SameStep", 2500, marks=pytest.mark.exhaustive_on("cpu"))
+MANY = pytest.param("SameStep", 2500, marks=pytest.mark.slow_on("cpu"))
 
 
 @pytest.mark.first_variants(2)

@@ -30,7 +30,7 @@ CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
 # `CASES`, or test_cuda_functions_index_sets.py, has them with other parameters too.
 WITH_PARAMS = ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0", "Breakout-v0")
 CASES = [
-    *(pytest.param(name, {}, marks=pytest.mark.exhaustive if name in WITH_PARAMS else ()) for name in WITH_CUDA_C),
+    *(pytest.param(name, {}, marks=pytest.mark.slow if name in WITH_PARAMS else ()) for name in WITH_CUDA_C),
     ("CartPole-v1", {"sutton_barto_reward": True, "gravity": [1.0, 9.8, 20.0], "per_env": ("gravity",)}),
     ("TagGridWorld-v0", {"use_full_observation": False, "num_taggers": 3}),
     ("TagContinuous-v0", {"use_full_observation": False, "observe_self": True, "tagging_distance": 0.3}),

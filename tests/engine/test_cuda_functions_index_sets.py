@@ -60,7 +60,7 @@ def with_file(env: Any, file: Any, old: str, new: str) -> Any:
     return dataclasses.replace(env, cuda_c=str(file))
 
 
-@pytest.mark.first_variants(1, in_ci=2)
+@pytest.mark.first_variants(1)
 @needs_host_compiler
 @pytest.mark.parametrize(("env", "params"), CASES, ids=lambda x: "-".join(x) if isinstance(x, dict) else None)
 def test_functions_compute_what_python_does(env, params):

@@ -33,7 +33,7 @@ print(action.tolist(), log_prob.tolist(), gains.tolist())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # test_cache.py has the kernels of a step
 def test_process_that_loads_kernels_imports_no_compiler(tmp_path):
     def run(numba):
         environment = {**os.environ, "GPUVEC_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}

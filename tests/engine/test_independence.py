@@ -69,7 +69,7 @@ def largest_run():
     ("name", "num_envs"),
     [
         # The kernels of the others are of the kinds of CartPole and Pendulum.
-        pytest.param(name, n, marks=() if name in ("CartPole-v1", "Pendulum-v1", "Breakout-v0") else pytest.mark.exhaustive)
+        pytest.param(name, n, marks=() if name in ("CartPole-v1", "Pendulum-v1", "Breakout-v0") else pytest.mark.slow)
         for name in SINGLE_AGENT
         for n in (SIZES if name == "CartPole-v1" else (7, 257))
     ],

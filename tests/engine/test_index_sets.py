@@ -31,7 +31,7 @@ def play(env: Any, seed: int, num_steps: int = LIMIT, **params: Any) -> None:
 
 
 # A loop on a CPU has the same code for several elements and for more than a warp has lanes.
-MANY = pytest.param({"sheep": 5, "height": 7, "width": 11}, marks=pytest.mark.exhaustive_on("cpu"))
+MANY = pytest.param({"sheep": 5, "height": 7, "width": 11}, marks=pytest.mark.slow_on("cpu"))
 
 
 @pytest.mark.parametrize("params", [{}, {"sheep": 1, "height": 1, "width": 1}, MANY], ids=("several", "one", "many"))
@@ -55,7 +55,7 @@ def test_features_are_in_the_order_of_their_sets(device):
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parametrize("height", [3, 4, pytest.param(6, marks=pytest.mark.exhaustive_on("cpu"))])  # pixels per word differ
+@pytest.mark.parametrize("height", [3, 4, pytest.param(6, marks=pytest.mark.slow_on("cpu"))])  # pixels per word differ
 @pytest.mark.parametrize("image_bytes", [1, 4])
 def test_images_equal_the_reference(device, height, image_bytes):
     params = {"height": height, "width": 5, "image_bytes": image_bytes}

@@ -114,9 +114,7 @@ KERNELS = [*((case, "step") for case in CASES), *((case, "reset") for case in RE
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(
-    ("case", "which"), [pytest.param(*x, marks=pytest.mark.exhaustive if x in SIMILAR else ()) for x in KERNELS]
-)
+@pytest.mark.parametrize(("case", "which"), [pytest.param(*x, marks=pytest.mark.slow if x in SIMILAR else ()) for x in KERNELS])
 def test_kernel_of_each_launch_mapping(case, which):
     name, num_envs, split, tile, mode, params = CASES[case]
     env, _ = apply_params(load_bundled_env(name), params, (), 1)
@@ -180,7 +178,6 @@ class TestOptions:
         (kernel,) = compile_and_check(load_bundled_env("TagGridWorld-v0"), 100, "step", DISABLED, validate=True)
         assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 2
 
-    @pytest.mark.slow
     def test_rewards_are_summed_in_the_order_of_the_agents(self):
         """The kernel has no atomic additions, whose order is not defined."""
         (kernel,) = compile_and_check(load_bundled_env("TagGridWorld-v0"), 100, "step", SAME_STEP, reward="sum")
@@ -211,7 +208,6 @@ many_values = generate_function(
 )
 
 
-@pytest.mark.slow
 def test_kernel_that_spills_is_compiled_for_fewer_blocks_per_sm(monkeypatch):
     env, _ = apply_params(load_bundled_env("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
     env = dataclasses.replace(env, phases=(many_values, *env.phases))

@@ -101,6 +101,5 @@ def test_numbers_of_a_box_are_passed_on(device):
     np.testing.assert_array_equal(obs[..., 1], actions[..., 19])
 
 
-@pytest.mark.slow
 def test_the_checker_accepts_long_actions():
     check_env(dataclasses.replace(SUMS))

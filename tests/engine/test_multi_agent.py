@@ -74,7 +74,7 @@ def test_argmin_of_treats_both_zeros_as_equal(backend):
     assert host(envs.get_state())["leftmost"].tolist() == [0, 0, 0]
 
 
-@pytest.mark.first_variants(1, in_ci=2)
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("reward", "expected"), [("sum", 0.5), ("guard", 2.0), ("walker", -1.5)])
 def test_rewards_are_summed_by_role(device, reward, expected):
     env = street(device, [[5, 5, 5, 9]], reward=reward)
@@ -131,7 +131,6 @@ def test_roles_may_be_in_any_order(device):
 class TestResetPool:
     pool = np.arange(12, dtype=np.float32).reshape(3, 4)
 
-    @pytest.mark.slow
     def test_every_reset_draws_a_state_of_the_pool(self, device, tmp_path):
         env = make(64, device, autoreset_mode="SameStep", max_episode_steps=1)
         env.set_reset_pool({"x": self.pool})
@@ -313,7 +312,6 @@ print(digest(make(64, {device!r}, autoreset_mode="SameStep", max_episode_steps=2
 """
 
 
-@pytest.mark.slow
 def test_another_process_computes_equal_outputs(device):
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     program = [sys.executable, "-c", PROGRAM.format(device=device)]

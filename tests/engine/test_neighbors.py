@@ -174,7 +174,7 @@ def test_neighbors_at_any_positions(device, num_agents, positions):
     check_neighbors(device, num_agents, 10, positions)
 
 
-@pytest.mark.first_variants(1, in_ci=4)  # more agents than 512 take a cell list, as those of the test above
+@pytest.mark.first_variants(1)  # more agents than 512 take a cell list, as those of the test above
 @pytest.mark.parametrize(("num_agents", "max_neighbors"), [(2, 1), (9, 8), (65, 40), (513, 1), (8, 3), (512, 20)])
 def test_any_number_of_agents_and_neighbors(device, num_agents, max_neighbors):
     check_neighbors(device, num_agents, max_neighbors, "scattered")
@@ -239,7 +239,7 @@ class TestPosition:
         undeclared = dataclasses.replace(POINTS, params=Params(num_agents=10_000), observation=observation(distance))
         assert launch_mapping.count_cells(make_schema(undeclared)) == 0
 
-    @pytest.mark.first_variants(2, in_ci=2)
+    @pytest.mark.first_variants(2)
     @pytest.mark.parametrize(
         ("distance", "squared"), [(distance_along_x, False), (chebyshev_distance_squared, True), (weighted_distance, True)]
     )

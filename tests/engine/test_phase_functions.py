@@ -46,7 +46,7 @@ def assert_steps_equal_the_reference(device: str, params: dict[str, int], num_st
 
 
 @pytest.mark.slow_on("simulator")
-@pytest.mark.first_variants(1, in_ci=1)  # test_index_sets.py has sets of one element
+@pytest.mark.first_variants(1)  # test_index_sets.py has sets of one element
 @pytest.mark.parametrize("params", [{}, {"ships": 1, "height": 1, "width": 1}], ids=("several", "one"))
 def test_scatters_equal_the_reference(backend, params):
     assert_steps_equal_the_reference(backend, params, 1 if backend == "simulator" else 9)

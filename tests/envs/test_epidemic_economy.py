@@ -48,7 +48,7 @@ def random_actions(rng: np.random.Generator, num_envs: int, num_states: int, num
     return {"state": np.where(is_change, levels, 0), "planner": rng.integers(0, num_subsidy_levels + 1, (num_envs, 1))}
 
 
-@pytest.mark.first_variants(2, in_ci=2)  # the first has several states, the second the parameters of the third
+@pytest.mark.first_variants(2)  # the first has several states, the second the parameters of the third
 @pytest.mark.parametrize("case", CASES)
 def test_episodes_equal_the_model_to_their_ends(device, case):
     options = CASES[case]

@@ -101,7 +101,7 @@ SIMILAR = (
 
 def marks_of(name):
     """Returns the marks of the recording `name`."""
-    is_similar = [pytest.mark.exhaustive_on("cpu")] if name in SIMILAR else []
+    is_similar = [pytest.mark.slow_on("cpu")] if name in SIMILAR else []
     return is_similar if name in QUICK else [*is_similar, pytest.mark.slow_on("simulator")]
 
 

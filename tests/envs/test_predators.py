@@ -84,7 +84,7 @@ def test_mothers_draw_all_slots_of_their_kind():
     assert set(nests[:, 4:].ravel().tolist()) - {-1} == set(range(4, 13))
 
 
-@pytest.mark.exhaustive_on("cpu")  # a loop on a CPU has the same code for few animals
+@pytest.mark.slow_on("cpu")  # a loop on a CPU has the same code for few animals
 def test_many_animals_in_one_world(device):
     """10,000 slots are more than a block has threads, and their state does not fit into shared memory."""
     params = {"num_wolves": 2000, "num_sheep": 8000, "height": 128, "width": 120}

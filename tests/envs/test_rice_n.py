@@ -211,7 +211,7 @@ def test_random_episodes_follow_the_model(device: str, negotiation: bool) -> Non
     follow_random_episodes(6, negotiation, device)
 
 
-@pytest.mark.exhaustive  # six episodes are in the test above
+@pytest.mark.slow  # six episodes are in the test above
 @pytest.mark.parametrize("negotiation", [False, True])
 def test_many_random_episodes_follow_the_model(negotiation: bool) -> None:
     follow_random_episodes(30, negotiation, "cpu")

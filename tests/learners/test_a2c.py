@@ -131,7 +131,6 @@ class TestUpdates:
         assert all(math.isfinite(a2c.read()[name]) for name in A2C.update_metrics)
 
 
-@pytest.mark.slow
 def test_a2c_learns_cartpole() -> None:
     """All seeds learn with the tuned settings; with the defaults two of five do not."""
     result = train(tuned("gpuvec/CartPole-v1", "cpu", "a2c", total_steps=1_500_000, target_return=400.0))
@@ -185,7 +184,6 @@ def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
         assert torch.equal(p, replayed.policy.parameters[name]), name
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_compiled_loss_learns_the_same() -> None:
     """The loss contains layers with gradients of their own."""

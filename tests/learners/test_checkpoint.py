@@ -84,7 +84,7 @@ def test_checkpoints_are_sorted_by_their_numbers() -> None:
 @pytest.mark.parametrize(
     "algorithm",
     # A2C stores and restores what PPO does.
-    [pytest.param(name, marks=pytest.mark.exhaustive if name == "a2c" else ()) for name in ALGORITHMS],
+    [pytest.param(name, marks=pytest.mark.slow if name == "a2c" else ()) for name in ALGORITHMS],
 )
 def test_a_killed_run_resumes_as_if_uninterrupted(device: str, algorithm: str, tmp_path: Path) -> None:
     for where in ("whole", "killed"):

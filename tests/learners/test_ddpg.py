@@ -210,7 +210,6 @@ class TestAgentsThatLeave:
                    "runner_exits_game_after_tagged": True},
     }  # fmt: skip
 
-    @pytest.mark.slow
     def test_steps_of_inactive_agents_are_stored_with_their_mask(self) -> None:
         ddpg = learner(**self.TAG, n_step=3, learning_starts=0, sigma=0.1, theta=1.0)
         ddpg.collect()

@@ -385,7 +385,6 @@ def test_a_network_that_is_not_finite_is_not_evaluated(ppo_run: Path) -> None:
 
 
 class TestFullDisks:
-    @pytest.mark.slow
     def test_training_ends_with_one_line_and_no_part(self, ppo_run: Path, tmp_path: Path) -> None:
         folder = copy_run(ppo_run, tmp_path)
         limit = (folder / "checkpoint-2.pt").stat().st_size - 1000

@@ -344,7 +344,7 @@ SIMILAR = ("acrobot", "mountain_car", "continuous_mountain_car")
     ("name", "cuda_c"),
     [
         *((name, cuda_c) for cuda_c in (False, True) for name in ("cartpole", "pendulum")),
-        *(pytest.param(name, False, marks=pytest.mark.exhaustive) for name in SIMILAR),
+        *(pytest.param(name, False, marks=pytest.mark.slow) for name in SIMILAR),
     ],
 )
 def test_env_functions_are_linked_into_the_rollout(name, cuda_c) -> None:

@@ -46,7 +46,6 @@ def run_rollout(folder: Path, compiled_before: bool) -> str:
     return run.stdout
 
 
-@pytest.mark.slow
 def test_a_second_process_loads_the_fused_rollout_without_a_compiler(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     first = run_rollout(folder, compiled_before=False)

@@ -135,8 +135,7 @@ def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
     assert arguments["fault_rows"].tolist()[:3] == [-1, 3, 7]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param("cartpole", marks=pytest.mark.exhaustive), "wide"])  # the latter has masks
+@pytest.mark.parametrize("case", [pytest.param("cartpole", marks=pytest.mark.slow), "wide"])  # the latter has masks
 def test_advantage_sums_equal_those_of_torch(case, tmp_path) -> None:
     args, shape = make_shape(case, update_epochs=2, num_minibatches=2)
     steps, rows, rounds = 7, 30, args.update_epochs * args.num_minibatches
@@ -231,7 +230,7 @@ def emulated_optimizer(parts: int, folder: Path, vectors_per_thread: int = 1) ->
 
 
 # With 31 parts, as with 1, some threads of a warp have none.
-@pytest.mark.first_variants(1, in_ci=3)
+@pytest.mark.first_variants(3)
 @pytest.mark.parametrize(("parts", "vectors_per_thread"), [(1, 1), (140, 1), (3, 4), (31, 1)])
 def test_the_optimizer_is_adam_for_any_number_of_parts(parts, vectors_per_thread, tmp_path) -> None:
     """Some numbers leave threads of a warp without a part, and some are larger than one pass reads."""
@@ -465,7 +464,6 @@ def gradient_of_kernel(network, s, args, shape, folder) -> tuple[torch.Tensor, t
     return gradient, loss_sums.sum(0).double() / len(moved)
 
 
-@pytest.mark.first_variants(2)
 @pytest.mark.parametrize(
     ("case", "samples"),
     [

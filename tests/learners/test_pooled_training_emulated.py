@@ -77,7 +77,6 @@ def emulated(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 @pytest.mark.compile
 def test_shards_train_as_one_shard_and_as_torch_operations(emulated, caplog) -> None:
     with caplog.at_level("INFO"):
@@ -103,9 +102,8 @@ GAMES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.compile
-@pytest.mark.parametrize("env", [game if "Tag" in game else pytest.param(game, marks=pytest.mark.exhaustive) for game in GAMES])
+@pytest.mark.parametrize("env", [game if "Tag" in game else pytest.param(game, marks=pytest.mark.slow) for game in GAMES])
 def test_a_game_trains_as_by_torch_operations(env, emulated) -> None:
     args = dataclasses.replace(ARGS, **{"params": {}, "env": env, "num_iterations": 3, **GAMES[env]})
 

@@ -61,7 +61,14 @@ def requested_case(request, compile_case) -> Emulation:
     return compile_case(name, variant, device)
 
 
-@pytest.fixture(params=[*(pytest.param((*case, False), id=name) for name, case in EMULATED.items()), *ON_GPU])
+# Those with the products of any GPU run for the smallest and for the widest of the cases in the gate.
+SLOW = [f"{name} (8.6)" for name in CASES if name not in ("two actions", "32 actions, 40 features")]
+VARIANTS_OF_CASES = [
+    pytest.param((*case, False), id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, case in EMULATED.items()
+]
+
+
+@pytest.fixture(params=[*VARIANTS_OF_CASES, *ON_GPU])
 def emulation(request, compile_case) -> Emulation:
     return requested_case(request, compile_case)
 
@@ -302,7 +309,13 @@ def test_launches_and_other_agents_change_no_bit(small) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["two actions", "32 actions, 40 features", "two actions (8.6)", "32 actions, 40 features (8.6)", "two actions (8.0)"],
+    [
+        *("two actions", "32 actions, 40 features (8.6)"),  # each variant once
+        *(
+            pytest.param(x, marks=pytest.mark.slow)
+            for x in ("32 actions, 40 features", "two actions (8.6)", "two actions (8.0)")
+        ),
+    ],
 )
 def test_no_bit_depends_on_the_order_of_threads_nor_on_the_time_of_products(name, compile_case, tmp_path) -> None:
     case, variant = EMULATED[name]

@@ -361,14 +361,12 @@ class TestLearning:
         returns = evaluate(result.network, "gpuvec/CartPole-v1", seed=7, device="cpu")
         assert float(returns.mean()) >= 475.0
 
-    @pytest.mark.slow
     def test_ppo_learns_a_continuous_action(self) -> None:
         args = PPOArgs(env="tests/Follow-v0", device="cpu", num_envs=64, num_steps=8, total_steps=64 * 8 * 60, ent_coef=0.0)
         result = train(args)
         returns = evaluate(result.network, args.env, episodes=200, device="cpu")
         assert float(returns.mean()) > -0.01  # an action of 0 would get -0.21
 
-    @pytest.mark.slow
     def test_values_continue_beyond_a_truncation(self) -> None:
         """The value is 1 + 0.5 + 0.25 + ... = 2, though an episode has four steps; without bootstrapping it is at most 1.6."""
         args = PPOArgs(env="tests/Forever-v0", device="cpu", num_envs=16, num_steps=8, total_steps=16 * 8 * 100, gamma=0.5)

@@ -99,7 +99,6 @@ def episodes_of(mask: Any, over: Any) -> Any:
 
 
 class TestEstimates:
-    @pytest.mark.slow
     def test_estimates_equal_those_from_the_environment_s_own_arrays(self) -> None:
         """The environment repeats the actions, and the advantages are computed from its (E, A) arrays."""
         gamma, lam = 0.9, 0.8
@@ -267,7 +266,6 @@ def result() -> Any:
 
 
 class TestTraining:
-    @pytest.mark.slow
     def test_agents_learn_to_leave_in_their_first_step(self, result: Any) -> None:
         returns = evaluate(result.network, "tests/Doors-v0", episodes=50, device="cpu")
         assert returns.shape == (50, 2)
@@ -278,7 +276,6 @@ class TestTraining:
         # The value does not include the 100 of each step outside.
         assert result.network.value(torch.tensor([[-1.0], [1.0]])).abs().max() < 0.3
 
-    @pytest.mark.slow
     def test_a_resumed_training_has_the_same_metrics(self, result: Any) -> None:
         saved: list[Any] = []
         train(ARGS, lambda ppo, metrics: saved.append(ppo.state_dict()) if ppo.iteration == 20 else None)
@@ -324,7 +321,6 @@ class TestRunEpisodes:
         assert episodes.lengths.tolist() == [[6, 4, 4, 1]] * 3
         assert torch.equal(episodes.returns, episodes.lengths.double())
 
-    @pytest.mark.slow
     def test_each_role_acts_by_its_own_player(self) -> None:
         """The guard stays at 0, and walkers that all go left reach it."""
 

@@ -77,7 +77,6 @@ def test_each_policy_has_the_rows_of_its_role(envs: Any) -> None:
     assert num_ended > 0
 
 
-@pytest.mark.slow
 def test_a_training_continues_from_its_checkpoint_bit_for_bit() -> None:
     whole = train(make_policies(total_steps=4 * E * T))
     assert {"lamp/return", "watcher/entropy", "runner/clip_fraction"} <= whole.history[-1].keys()

@@ -141,7 +141,6 @@ class TestLearning:
             updates.append([p.detach().clone() for p in learner.policies["guard"].parameters.values()])
         assert all(torch.equal(x, y) for x, y in zip(*updates, strict=True))
 
-    @pytest.mark.slow
     def test_metrics_are_named_by_role(self) -> None:
         result = train(make_policies(total_steps=3 * E * T))
         last = result.history[-1]
@@ -179,7 +178,6 @@ class TestLearning:
             pairs = zip(rest.networks[role].parameters(), whole.networks[role].parameters(), strict=True)
             assert all(torch.equal(x, y) for x, y in pairs)
 
-    @pytest.mark.slow
     def test_a_deterministic_policy_learns_beside_a_stochastic_one(self) -> None:
         shared: dict[str, Any] = {**TAG, "device": "cpu", "total_steps": 8 * 8 * 16}
         small: dict[str, Any] = {"buffer_size": 8 * 3 * 64, "batch_size": 32, "gradient_steps": 2, "learning_starts": 256}

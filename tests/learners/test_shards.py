@@ -87,7 +87,7 @@ def averages(count: int) -> dict[str, Any]:
 # ---- several processes
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_processes_have_the_bits_of_one_process(tmp_path: Path, count: int) -> None:
     expected = {name: reference(name)[0] for name in TRAININGS}
     torch.save(reference("ppo")[1], tmp_path / "checkpoint.pt")

@@ -269,7 +269,6 @@ class TestPackages:
             assert all(own[each].default == parameters[each].default for each in own_names), name
         assert "caption" in inspect.signature(module.Video.__init__).parameters
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("package", TRACKERS)
     def test_a_run_is_stored_without_a_network(self, package: str, tmp_path: Path) -> None:
         """In a process of its own: the packages start threads and handlers of the end of a process."""

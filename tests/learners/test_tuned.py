@@ -29,7 +29,7 @@ def test_arguments_override_tuned_settings_and_parameters_are_merged() -> None:
     assert tuned(f"gpuvec:{TAG}", "cpu", params={"observe_self": False}).params == {"observe_self": False}
 
 
-@pytest.mark.first_variants(1, in_ci=1)
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("options", [["--params", "observe_self", "False", "num_runners", "3"], []])
 def test_the_command_line_starts_from_tuned_settings(options, tmp_path, capsys) -> None:
     """Taggers and runners train with one policy, and the results of each role are printed."""

@@ -419,10 +419,9 @@ SIMILAR = {
     ("board", "negative index of an array of the state"): "index above an array of the state",
 }
 SIMILAR |= {("trolleys", case): SIMILAR.get(("trolley", case), case) for case in MULTI_AGENT if case in SINGLE_AGENT}
-VARIANTS = [pytest.param(*fault, marks=pytest.mark.exhaustive if fault in SIMILAR else ()) for fault in FAULTS]
+VARIANTS = [pytest.param(*fault, marks=pytest.mark.slow if fault in SIMILAR else ()) for fault in FAULTS]
 
 
-@pytest.mark.first_variants(2)
 @pytest.mark.parametrize(("env", "case"), VARIANTS)
 def test_a_late_fault_is_found_with_its_line(env, case, write_module, repeat_correct_run):
     source, fault = SOURCES[env], FAULTS[env, case]
@@ -448,7 +447,7 @@ def test_the_number_of_planted_faults():
     assert {name for name, _, multi in rows if multi == "yes"} == MULTI_AGENT.keys()
 
 
-@pytest.mark.first_variants(1, in_ci=2)  # each fault of the third one is the first that its checks find
+@pytest.mark.first_variants(1)  # each fault of the third one is the first that its checks find
 @pytest.mark.parametrize("env", SOURCES)
 def test_the_correct_versions_pass(env):
     checks = {check.name: check.detail for check in check_env(f"tests.support.{ENVS[env]}", kernels=False)}

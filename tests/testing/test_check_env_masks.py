@@ -99,7 +99,7 @@ def test_forbidden_actions_are_replaced_by_allowed_ones(env):
 
 
 # The next test checks it with its mask as well.
-ONE_AGENT = pytest.param(TOWER, marks=pytest.mark.exhaustive)
+ONE_AGENT = pytest.param(TOWER, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("env", [ONE_AGENT, TOWERS], ids=["one agent", "many agents"])

@@ -218,7 +218,6 @@ FAULTY_ENVS = {
 }  # fmt: skip
 
 
-@pytest.mark.first_variants(10)
 @pytest.mark.parametrize("case", FAULTY_ENVS)
 def test_a_faulty_environment_raises_with_line_and_remedy(case, write_module):
     faulty = FAULTY_ENVS[case]
@@ -262,7 +261,6 @@ class TestCorrectEnvironment:
         assert checks["draws"].detail == "reset draws 5 numbers; no two draws of a step have the same number"
         assert "kernel of a step compiled" in checks["sm_90"].detail or install_command("compile") in checks["sm_90"].detail
 
-    @pytest.mark.slow
     def test_a_larger_game_passes(self, write_module):
         """In a larger game the check covers all functions, and the observations of some agents."""
         env = importlib.import_module(write_module()).SLIPPERY_STREET
@@ -271,7 +269,6 @@ class TestCorrectEnvironment:
         run = run_compiled(larger, 2, 5)
         assert "resets and steps agree to 1e-05, except 0" in check_against_reference(larger, run, 0)
 
-    @pytest.mark.slow
     def test_runs_that_differ_from_plain_python_raise(self, write_module):
         """The test changes the run, because compiled code has the same source."""
         env = importlib.import_module(write_module()).SLIPPERY_STREET

@@ -250,7 +250,7 @@ BOUNDED_DRIFT = LONG_DRIFT.replace("Box(-np.inf, np.inf, (2,), np.float32)", "Bo
 )
 
 
-@pytest.mark.first_variants(1, in_ci=1)  # test_check_env_late.py has more kinds of faults
+@pytest.mark.first_variants(1)  # test_check_env_late.py has more kinds of faults
 @pytest.mark.parametrize("case", LATE_FAULTS)
 def test_by_default_whole_episodes_are_checked(case, module):
     old, new, message = LATE_FAULTS[case]
@@ -274,7 +274,7 @@ ENDLESS_LOOPS = {
 }
 
 
-@pytest.mark.first_variants(1, in_ci=2)  # test_check_env_late.py has an endless loop late in an episode
+@pytest.mark.first_variants(1)  # test_check_env_late.py has an endless loop late in an episode
 @pytest.mark.parametrize("case", ENDLESS_LOOPS)
 def test_an_endless_loop_is_reported(case, module):
     """In float32 16777216 + 1 is 16777216, and plain Python computes the floats of a `SingleAgentEnv` in float64."""

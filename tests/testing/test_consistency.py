@@ -33,7 +33,6 @@ from gpuvec.testing.target_check.target_comparison import ComparisonJob, Compari
 NUMBER = r"-?\d[\d.e-]*"
 
 
-@pytest.mark.first_variants(2)
 @pytest.mark.parametrize(
     ("source", "old", "new", "where"),
     [
@@ -91,7 +90,6 @@ class TestTolerances:
 
 
 class TestProcesses:
-    @pytest.mark.slow
     def test_the_simulator_runs_in_a_separate_process(self, write_module):
         name, sim = write_module(DRIFT), targets.SIMULATOR
         comparison_job = ComparisonJob(
@@ -148,7 +146,6 @@ class TestCheckCommand:
     def right(self, write_module):
         return write_module(DRIFT)
 
-    @pytest.mark.slow
     def test_a_failure_prints_a_script_that_reproduces_it(self, right, write_module, monkeypatch, capfd):
         """The test adds a faulty target to the table of targets."""
         wrong = write_module(DRIFT, "turns >= p", "turns > p")

@@ -218,8 +218,7 @@ FAULTY_ENVS = {
 LATE = ("out of bounds", "observation not finite", "reward not finite")
 
 
-@pytest.mark.first_variants(12)
-@pytest.mark.parametrize("case", [pytest.param(x, marks=pytest.mark.exhaustive if x in LATE else ()) for x in FAULTY_ENVS])
+@pytest.mark.parametrize("case", [pytest.param(x, marks=pytest.mark.slow if x in LATE else ()) for x in FAULTY_ENVS])
 def test_a_faulty_environment_raises_with_line_and_remedy(case, write_module):
     faulty = FAULTY_ENVS[case]
     name = write_module(faulty.part, faulty.new)
@@ -288,7 +287,6 @@ class TestCorrectEnvironment:
         finally:
             del gym.registry["tests/Walker-v0"]
 
-    @pytest.mark.slow
     def test_check_env_takes_ids_and_parameters(self, write_module):
         module = importlib.import_module(write_module())
         gpuvec.register("tests/Walker-v1", module.ENV, noise=0.0)
@@ -315,7 +313,7 @@ SIMILAR = ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SIMILAR else ()) for name in SINGLE_AGENT]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else ()) for name in SINGLE_AGENT]
 )
 def test_all_checks_pass_for_a_bundled_environment(name):
     """Tests of test_kernels_compile.py and test_kernels_compile_multi_agent.py compile the kernels."""

@@ -34,7 +34,6 @@ SHORT = {"episodes": 3, "max_episode_steps": SHORT_EPISODES["max_episode_steps"]
 
 
 class TestThresholds:
-    @pytest.mark.slow
     def test_rare_threshold_differences_by_rounding_are_accepted(self, write_module, monkeypatch):
         """An episode ends at the age of 1.0000001; with an age that is smaller by two roundings it continues."""
         rounded = job(write_module(ENDS_BY_AGE), write_module(ENDS_BY_AGE, *ROUNDED))._replace(max_episode_steps=30)
@@ -46,7 +45,6 @@ class TestThresholds:
         assert (result.num_sensitive, result.threshold_parts, result.slight_parts, result.difference) == (6, 6.0, 0.0, "")
         assert not result.identical
 
-    @pytest.mark.slow
     def test_another_bound_is_reported(self, write_module, monkeypatch):
         monkeypatch.setattr(target_comparison, "MAX_THRESHOLD_SHARE", 1.0)
         right, wrong = (write_module(DRIFT, "turns >= p.horizon", f"x > {bound}") for bound in (0.5, 0.6))

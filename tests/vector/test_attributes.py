@@ -77,7 +77,6 @@ class TestAttributes:
 
 
 class TestPerEnv:
-    @pytest.mark.slow
     def test_each_env_uses_its_own_params(self, device):
         """Row k equals the scalar environment with the same values; on a GPU the last bits differ."""
         gravity, dt, start = [9.8, 3.7], [0.02, 0.05], {"low": 0.03, "high": 0.03}

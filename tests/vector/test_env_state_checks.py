@@ -67,7 +67,7 @@ SIMILAR = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SIMILAR else ()) for name in BUNDLED_ENVS]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else ()) for name in BUNDLED_ENVS]
 )
 def test_arbitrary_numbers_in_saved_fields_do_not_crash_the_process(name):
     partial = {"use_full_observation": False} if name.startswith("Tag") else {}  # the state has indices of neighbors

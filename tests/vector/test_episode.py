@@ -52,7 +52,6 @@ def test_episode_equals_gymnasium():
     assert episode.terminated
 
 
-@pytest.mark.slow
 def test_episode_of_many_agents(device):
     envs = make_street(3, device, max_episode_steps=4)
     stay = on_device(envs, np.ones((3, envs.num_agents), np.int64))

@@ -94,13 +94,12 @@ class TestPettingZoo:
         parallel_api_test(tag, num_cycles=100)
         assert "Passed" in capsys.readouterr().out
 
-    @pytest.mark.slow
     def test_parallel_api_with_agents_that_leave(self, street: Any) -> None:
         parallel_api_test(street, num_cycles=100)
 
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SIMILAR else ()) for name in MULTI_AGENT]
+        "name", [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else ()) for name in MULTI_AGENT]
     )
     def test_parallel_seeds(self, name: str) -> None:
         small = {"TagContinuous-v0": TAG, "TagGridWorld-v0": {"num_taggers": 2, "grid_length": 3}}

@@ -35,7 +35,7 @@ SIMILAR = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SIMILAR else ()) for name in SINGLE_AGENT]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else ()) for name in SINGLE_AGENT]
 )
 def test_checker_of_gymnasium_passes(name):
     """The check of rendering makes two more environments, so the test checks the rendering of one environment only."""

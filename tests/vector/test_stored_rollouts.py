@@ -77,7 +77,7 @@ SIMILAR = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive_on("cpu") if name in SIMILAR else ()) for name in THREAD_PER_ENV]
+    "name", [pytest.param(name, marks=pytest.mark.slow_on("cpu") if name in SIMILAR else ()) for name in THREAD_PER_ENV]
 )
 def test_rollout_equals_the_steps_of_every_environment(device, name, mode):
     ours, theirs = (make(f"gpuvec/{name}", 33, device=device, autoreset_mode=mode, max_episode_steps=7) for _ in "ab")
@@ -332,7 +332,6 @@ class TestErrors:
         with pytest.raises(ValueError, match="num_steps must be an integer from 1 to"):
             env.rollout(num_steps)
 
-    @pytest.mark.slow
     def test_invalid_policies_raise(self, env):
         for policy, error, message in [
             ("greedy", ValueError, "policy must be 'random', an array of actions, or a function, got 'greedy'"),
