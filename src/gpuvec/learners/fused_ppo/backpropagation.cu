@@ -2,7 +2,7 @@
 // registers. weight_gradient.cu computes these from what this kernel keeps in global memory.
 //
 // Even blocks have the actor, odd ones the critic. A warp processes 32 samples at a time, in the order of the epoch's permutation,
-// and waits for no other warp. A launch has a chunk of the samples of a minibatch. Gradients are sums over samples, as in gradient.cu.
+// and waits for no other warp. A launch has a chunk of a minibatch. Gradients are sums over samples, as in gradient.cu.
 //
 // Macros, besides those of activations.cuh and objective.cuh: SHARED_BYTES (of a block).
 #include "objective.cuh"
@@ -51,7 +51,7 @@ template <bool ACTOR> __device__ __forceinline__ void backpropagate_chunk(const 
                  d_of = A::gradients(b.activations, LAYERS), z_of = A::output_gradients(b.activations);
     __syncthreads();
 
-    for (int tile = part * WARPS + warp; tile < num_tiles; tile += num_parts * WARPS) {
+    for (int tile = warp * num_parts + part; tile < num_tiles; tile += num_parts * WARPS) {
         const int first = begin + tile * ROWS, block_row = tile * (ROWS / 8);
         const u32 lane_sample = permutation((u32)(minibatch_begin + min(first + lane, size - 1)));
         const float* records[TILES][2];
