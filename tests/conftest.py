@@ -143,7 +143,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
-        gc.freeze()
+        if devices._cuda_problem() is not None:  # on a GPU, arrays in cycles that die later must be freed
+            gc.freeze()
 
 
 def _needs_gpu() -> None:
