@@ -132,7 +132,7 @@ class OnPolicyArgs(TrainingArgs):
     """
 
     learning_rate: float = 2.5e-3
-    """Adam's step size."""
+    """Adam's step size; with anneal_lr that of the first update."""
     anneal_lr: bool = True
     """Decrease the learning rate linearly to 0, where it stays if a learner iterates beyond the training."""
     learning_rate_table: Schedule = ()

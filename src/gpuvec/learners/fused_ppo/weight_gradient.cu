@@ -115,7 +115,8 @@ template <bool ACTOR> __device__ __forceinline__ void add_products(const Batch& 
 
 extern "C" __global__ void __launch_bounds__(THREADS) weight_gradient(const __grid_constant__ Batch b) {
     extern __shared__ __align__(16) char dynamic_shared[];
-    const int network = blockIdx.x / PRODUCTS % 2, product = blockIdx.x % PRODUCTS, part = blockIdx.x / PRODUCTS / 2;
+    // The largest products of all parts come first, so that the small ones fill what they leave.
+    const int product = blockIdx.x / (2 * NUM_PARTIALS), network = blockIdx.x & 1, part = blockIdx.x / 2 % NUM_PARTIALS;
     if (network) add_products<false>(b, dynamic_shared, product, part);
     else add_products<true>(b, dynamic_shared, product, part);
 }
