@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import inline_function
@@ -15,6 +15,10 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.phases import Reduction
 from gpuvec.spec import MultiAgentEnv
+
+if TYPE_CHECKING:
+    from gpuvec.engine.multi_agent.observation_stores import ObservationFeatures
+    from gpuvec.engine.multi_agent.state_access import StateAccess
 
 # Integer counters that the threads of a block share; the result of their operations does not depend on the order.
 
@@ -73,9 +77,9 @@ class MultiAgentContext:
     params: DeviceFunction  # params(b, e) -> the parameters of env e
     reset_params: DeviceFunction  # reset_params(b, e, r) -> the same, with the values of request r
     rng_streams: RngStreamAccess
-    actions: Any = None  # `ActionReaders`
-    access: Any = None  # `state_access.StateAccess`
-    features: Any = None  # `observation_stores.ObservationFeatures`; None in the context of all agents if spaces are by role
+    actions: ActionReaders = None  # type: ignore[assignment]  # made of the members above
+    access: StateAccess = None  # type: ignore[assignment]  # made of the members above
+    features: ObservationFeatures = None  # type: ignore[assignment]  # the same; none for all agents if spaces are by role
     role_contexts: tuple[MultiAgentContext, ...] = ()  # of each role, if spaces are by role
 
     @property

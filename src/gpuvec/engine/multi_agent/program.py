@@ -242,9 +242,8 @@ def _reset_segments(parts: _Parts) -> list[Segment]:
     """The segments of a reset, up to `finish`."""
     ctx = parts.ctx
     resets = Segment(ENVS, bind(reset_env, **parts.values), barrier=not ctx.launch.stage_state, takes_request=True)
-    segments = [resets, *parts.set_loads]
-    if ctx.launch.stage_state:
-        segments.append(Segment(AGENTS, ctx.access.load_to_shared))
+    loads = [Segment(AGENTS, ctx.access.load_to_shared)] if ctx.launch.stage_state else []
+    segments = [resets, *parts.set_loads, *loads]
     if ctx.reset_phases:
         return segments + start_segments(ctx, parts.values, parts.is_ended, in_reset=True)
     return [*segments, Segment(AGENTS, bind(run_in_reset, **parts.values, element=start_agent), takes_request=True)]

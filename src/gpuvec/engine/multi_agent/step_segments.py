@@ -362,9 +362,8 @@ def start_segments(ctx: MultiAgentContext, values: dict[str, Any], starts: Devic
     """
 
     def segment(unit: int, element: DeviceFunction, num_elements: int) -> Segment:
-        run = run_in_reset if in_reset else run_phase
-        function = bind(run, **values, key_of=first_key, element=element)
-        return Segment(unit, function, takes_request=in_reset, num_elements=num_elements)
+        run = bind(run_in_reset if in_reset else run_phase, **values, key_of=first_key, element=element)
+        return Segment(unit, run, takes_request=in_reset, num_elements=num_elements)
 
     segments: list[Segment] = []
     for number, phase in enumerate(ctx.reset_phases):
@@ -375,9 +374,8 @@ def start_segments(ctx: MultiAgentContext, values: dict[str, Any], starts: Devic
         segments.append(segment(unit, element, count))
     if ctx.options.pool:
         segments.append(segment(AGENTS, bind(agent_from_pool, **values), 0))
-        for field, buffer in ctx.access.layout.set_fields.items():
-            if field in ctx.options.pool:
-                segments.append(segment(AGENTS, pool_element(ctx, field), int(np.prod(buffer.shape))))
+        pooled = {field: buffer for field, buffer in ctx.schema.set_fields.items() if field in ctx.options.pool}
+        segments += [segment(AGENTS, pool_element(ctx, field), int(np.prod(b.shape))) for field, b in pooled.items()]
         if values["has_pool_scalars"]:
             segments.append(segment(AGENTS, values["set_pool_scalars"], 1))
     return segments
