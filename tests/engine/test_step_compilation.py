@@ -21,16 +21,28 @@ CUBIN = Cubin(b"", "kernel", 32, 1, 1)
 
 @pytest.fixture
 def load_kernels(monkeypatch):
-    """Loads the kernels of 64 envs for a GPU that need not be there: returns the machine code."""
-    monkeypatch.setattr(launch.CudaKernels, "_launcher", lambda self, cubins, arguments: cubins)
+    """Loads the kernels of 64 envs for a GPU that need not be there: returns the names of those that were loaded."""
+    loaded = list[str]()
+
+    def load_on_device(device, code, name):
+        loaded.append(name)
+        return None, None
+
+    monkeypatch.setattr(launch, "load_on_device", load_on_device)
 
     def make(name):
         env = registered_envs("gpuvec")[name]
         kernels = object.__new__(launch.CudaKernels)
         spec = make_kernel_spec(env, OPTIONS)
         kernels._cc, kernels._device = (9, 0), SimpleNamespace(current=nullcontext)
-        kernels._launch_config = make_launch_config(spec.schema, 64)
-        return lambda kind: kernels.load(kind, spec, np.zeros(0, np.uint64))
+        kernels._launch_config, kernels.num_envs = make_launch_config(spec.schema, 64), 64
+
+        def load(kind):
+            loaded.clear()
+            kernels.load(kind, spec, np.zeros(0, np.uint64))
+            return loaded
+
+        return load
 
     return make
 
@@ -54,7 +66,7 @@ def test_reset_starts_the_step_of_environments_without_rollouts(monkeypatch, loa
         return launch.Compilation(wait)
 
     monkeypatch.setattr(launch, "start_compilation", record)
-    assert load_kernels(name)("reset") == [CUBIN]
+    assert load_kernels(name)("reset") == [CUBIN.name]
 
 
 def test_errors_of_the_step_are_left_to_the_step(monkeypatch, load_kernels):
@@ -65,7 +77,7 @@ def test_errors_of_the_step_are_left_to_the_step(monkeypatch, load_kernels):
 
     monkeypatch.setattr(launch, "start_compilation", fail_in_step)
     load = load_kernels("TagContinuous-v0")
-    assert load("reset") == [CUBIN]
+    assert load("reset") == [CUBIN.name]
     with pytest.raises(ValueError, match="does not compile"):
         load("step")
 

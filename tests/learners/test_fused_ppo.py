@@ -273,6 +273,31 @@ def test_a_repeated_update_gives_the_same_bits(name, gpu) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", ["256 units", "200 units"])
+def test_the_gradient_is_that_of_all_chunks(name, gpu, monkeypatch) -> None:
+    """No word that a kernel reads is one that no kernel has written."""
+    from gpuvec.learners.fused_ppo import fused_update
+
+    make_config, gradients = fused_update.make_update_config, []
+    for chunk_rows in (4000, 768):  # one chunk, and six of which the last one is short
+        config = {"gradient_blocks": 3, "num_partials": 7, "chunk_rows": chunk_rows}
+        monkeypatch.setattr(fused_update, "make_update_config", lambda *args, c=config: make_config(*args)._replace(**c))
+        features, _, _, leave = CASES[name]
+        _, network, update = updater(CASES[name], gpu, 4000, update_epochs=1, num_minibatches=1)
+        generator = torch.Generator(gpu).manual_seed(3)
+        action_mask = random_action_mask(update.shape, 4, 1000, generator=generator) if update.shape.has_action_mask else None
+        storage = rollout_of(network, features, 4, 1000, leave, generator, action_mask=action_mask)
+        update._chunk_members["activations"].fill_(-1)  # nan, as two numbers in FP16
+        for sums in (update._chunk_members["block_sums"], update.partial_gradients, update.loss_sums):
+            sums.fill_(float("nan"))
+        update.gradient = torch.zeros_like(update.parameters)
+        update.pack_records(storage, storage.obs, update.observation_members())
+        update(storage, *output_buffers(gpu))
+        gradients.append(update.gradient)
+    assert relative_error(*gradients) < 1e-5
+
+
+@pytest.mark.gpu
 def test_updates_stop_once_target_kl_is_exceeded(gpu) -> None:
     _, network, update = updater(CASES["cartpole"], gpu, 4096, update_epochs=2, num_minibatches=2, target_kl=1e-9)
     before = vector(network)

@@ -70,10 +70,14 @@ template <bool ACTOR> __device__ __forceinline__ void backpropagate_chunk(const 
 #pragma unroll
                 for (int c = 0; c < X / 8; c++)
 #pragma unroll
-                    for (int side = 0; side < 2; side++) {
-                        x[m][c][side] = load_input(records[m][side], 8 * c);
-                        if (ACTOR) x_of.word(block_row + 2 * m + side, c) = x[m][c][side];
-                    }
+                    for (int side = 0; side < 2; side++) x[m][c][side] = load_input(records[m][side], 8 * c);
+            // Stored after all loads, which would wait for these stores.
+#pragma unroll
+            for (int m = 0; m < TILES; m++)
+#pragma unroll
+                for (int c = 0; ACTOR && c < X / 8; c++)
+#pragma unroll
+                    for (int side = 0; side < 2; side++) x_of.word(block_row + 2 * m + side, c) = x[m][c][side];
             first_layer<TILES>(shared.w.w1, x, h);
         }
 #pragma unroll
@@ -113,15 +117,22 @@ template <bool ACTOR> __device__ __forceinline__ void backpropagate_chunk(const 
                 for (int n = 0; n < O / 8; n++) z_of.word(block_row + 2 * m + side, n) = dz[m][n][side];
             }
 
-        // Backward pass: the gradients by the sums of the last hidden layer replace the activations of the first one.
+        __syncwarp();
+
+        // Backward pass: the gradients by the sums of the last hidden layer replace its activations, and those the first ones.
+        constexpr int AHEAD = 3;  // fragments that are loaded before they are used
         u32 last[4];
 #pragma unroll
-        for (int j = 0; j < H / 16; j++) {
+        for (int j = -AHEAD; j < H / 16; j++) {
+#pragma unroll
+            for (int m = 0; m < TILES; m++)
+                if (LAYERS == 2 && j + AHEAD < H / 16)
+                    load_fragment(h_of, block_row + 2 * m, 2 * (j + AHEAD), h[m][j + AHEAD]);
+            if (j < 0) continue;
             float c[TILES][4] = {}, d[TILES][4] = {};
             backpropagate_outputs<TILES, O>(shared.w.w3, dz, j, last, c, d);
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
-                if (LAYERS == 2) load_fragment(h_of, block_row + 2 * m, 2 * j, h[m][j]);
                 backpropagate(h[m][j], c[m], d[m]);
                 store_fragment(d_of, block_row + 2 * m, 2 * j, h[m][j]);
             }

@@ -28,9 +28,10 @@ PACK_THREADS, SUM_THREADS = 256, 128  # per block: of the first kernel, and of t
 MIN_VECTORS_PER_BLOCK = 16  # vectors of four parameters of an optimiser block
 # Up to so many parameters an optimiser block has the fewest vectors, and the most threads for each of them.
 SMALL_NETWORK = 20_000
-LARGE_NETWORK = 100_000  # parameters, above which a thread of the optimiser has VECTORS_OF_LARGE vectors
-VECTORS_OF_LARGE = 4
-CHUNK_TILES = 1  # of 32 samples, that each warp of the backpropagation processes in a chunk
+RESIDENT_BLOCKS = 4  # of the optimiser, on each multiprocessor at least; all of its blocks must be resident at the same time
+MANY_VECTORS = 4  # of a thread of the optimiser, where blocks with one for each thread could not all be resident
+SAMPLES_PER_WARP = 32  # of the backpropagation, at a time
+CHUNK_TILES = 2  # of so many samples, for each warp of the backpropagation in a chunk
 PRODUCT_COLUMNS = 128  # of a block of weight_gradient.cu
 PRODUCT_STAGE_BYTES = 3 * 32 * 2  # of its shared memory, for each column of both operands: three stages of 32 samples in FP16
 SHARED_BYTES_PER_MULTIPROCESSOR, RESERVED_BYTES_PER_BLOCK = 227 * 1024, 1024  # of shared memory of a Hopper GPU
@@ -88,13 +89,15 @@ def make_update_config(shape: NetworkShape, minibatch_size: int, multiprocessors
     num_partials = -(-num_tiles // tiles_per_block)
     gradient_blocks, chunk_rows = num_partials, minibatch_size
     if shape.keeps_activations:
-        gradient_blocks = min(-(-minibatch_size // shape.rows_per_block), max(1, multiprocessors // 2))
-        chunk_rows = CHUNK_TILES * gradient_blocks * shape.rows_per_block
+        tiles = -(-minibatch_size // SAMPLES_PER_WARP)
+        gradient_blocks = min(tiles, max(1, multiprocessors // 2))
+        chunk_rows = min(tiles * SAMPLES_PER_WARP, CHUNK_TILES * gradient_blocks * shape.rows_per_block)
         # A multiprocessor has one of the largest products of both networks.
         num_partials = max(1, multiprocessors // (2 * -(-shape.hidden // PRODUCT_COLUMNS)))
     vectors = MIN_VECTORS_PER_BLOCK if shape.num_parameters() <= SMALL_NETWORK else 2 * MIN_VECTORS_PER_BLOCK
-    per_thread = VECTORS_OF_LARGE if shape.num_parameters() > LARGE_NETWORK else 1
-    optimizer_blocks = -(-shape.num_parameters() // (4 * vectors * per_thread))
+    optimizer_blocks = -(-shape.num_parameters() // (4 * vectors))
+    per_thread = MANY_VECTORS if optimizer_blocks > RESIDENT_BLOCKS * multiprocessors else 1
+    optimizer_blocks = -(-optimizer_blocks // per_thread)
     return UpdateConfig(num_partials, blocks, vectors, optimizer_blocks, per_thread, gradient_blocks, chunk_rows)
 
 
@@ -356,5 +359,6 @@ class FusedUpdate:
         }  # fmt: skip
 
     def share_with(self, leader: FusedUpdate) -> None:
-        """Uses the parameters and the settings of `leader`, the update of another shard of the process."""
+        """Uses parameters, settings and kept activations of `leader`, the update of another shard of the process."""
         self.parameters, self._ent_coef, self.moments = leader.parameters, leader._ent_coef, leader.moments
+        self._chunk_members = leader._chunk_members

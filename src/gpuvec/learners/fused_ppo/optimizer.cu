@@ -74,6 +74,10 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(cons
             }
 #endif
             sums[line][i * VECTORS_PER_BLOCK + column] = sum;
+        }
+#pragma unroll
+        for (int i = 0; i < VECTORS_PER_THREAD; i++) {
+            const int vector = first_vector + i * VECTORS_PER_BLOCK;
             if (is_owner(i))
                 w[i] = ((float4*)b.parameters)[vector], m[i] = ((float4*)b.exp_avg)[vector],
                 v[i] = ((float4*)b.exp_avg_sq)[vector];
