@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import os
@@ -52,7 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.umask(0o022)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts commands in the background, and theirs
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    gc.set_threshold(50_000, 20, 20)
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the folder
         folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
         config.add_cleanup(folder.cleanup)
@@ -133,18 +131,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         with Path(file).open("a") as rows:  # several processes append whole lines
             rows.write(json.dumps(row) + "\n")
     return result
-
-
-@pytest.hookimpl(trylast=True)  # after the fixtures of the module have ended
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Collects the garbage of a module, and exempts what remains from later collections.
-
-    Compilers leave millions of objects in a process that runs thousands of tests, and each full collection visited all of them.
-    """
-    if nextitem is None or nextitem.path != item.path:
-        gc.collect()
-        if devices._cuda_problem() is not None:  # on a GPU, arrays in cycles that die later must be freed
-            gc.freeze()
 
 
 def _needs_gpu() -> None:

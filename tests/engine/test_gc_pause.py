@@ -11,16 +11,6 @@ from gpuvec.engine.compiler import gc_pause
 from gpuvec.engine.compiler.gc_pause import gc_paused
 
 
-@pytest.fixture(autouse=True)
-def usual_collector() -> Iterator[None]:
-    """The collector of a process that is not one of tests, which exempt objects from it and let it run less often."""
-    gc.unfreeze()
-    thresholds = gc.get_threshold()
-    gc.set_threshold(700, 10, 10)
-    yield
-    gc.set_threshold(*thresholds)
-
-
 @pytest.fixture
 def collections() -> Iterator[list[int]]:
     """The generations of the collections since the test began."""
