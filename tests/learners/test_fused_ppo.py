@@ -41,7 +41,7 @@ CASES = {  # name: (features, action space, settings, whether agents leave)
     "widest": (96, Discrete(48), {"hidden": (128, 100)}, False),
     "normalised": (5, MultiDiscrete([3, 2]), {"hidden": (64, 64), "normalize": True}, True),
     "masked heads": (71, MultiDiscrete([21, 21]), {"hidden": (64, 64)}, True),  # TagContinuous with the ten nearest agents
-    "board": (126, Discrete(7), {"hidden": (64, 64)}, True),  # ConnectFour
+    "board": (126, Discrete(7), {"hidden": (64, 64)}, True),
     "256 units": (71, MultiDiscrete([21, 21]), {"hidden": (256, 256)}, True),
     "200 units": (21, BOX, {"hidden": (200,), "activation": "relu"}, False),
 }

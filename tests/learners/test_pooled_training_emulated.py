@@ -98,7 +98,6 @@ GAMES: dict[str, dict[str, Any]] = {
     "gpuvec/SimpleSpeakerListener-v0": {"params": {"max_episode_steps": 5}},  # roles with spaces of their own
     "gpuvec/EpidemicEconomy-v0": {"params": {"num_states": 2, "max_episode_steps": 5}, "num_envs": 4},  # action masks
     "gpuvec/CartPole-v1": {"normalize": True},
-    "gpuvec/ConnectFour-v0": {"num_envs": 8},  # waiting players
     "gpuvec/Pendulum-v1": {"hidden": (256, 256), "params": {"max_episode_steps": 5}},  # activations are kept
 }
 
